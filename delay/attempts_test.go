@@ -12,6 +12,7 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // The timer of a task may fire just when Serve ends: it begins no task after the last worker has left.
@@ -180,4 +181,17 @@ func TestServe_ABackoffThatPanicsEndsNothing(t *testing.T) {
 	require.NoError(t, q.Schedule(t.Context(), "a", 0, nil))
 	require.Equal(t, 0, <-attempts)
 	require.Equal(t, 1, <-attempts)
+}
+
+// A process whose wheel has stopped cannot keep the lease of a task. It does not claim tasks again and again.
+func TestServe_EndsIfTheWheelStopsDuringAClaim(t *testing.T) {
+	t.Parallel()
+	w, err := wheel.New()
+	require.NoError(t, err)
+	q := newClient(t, redistest.Shared(t).Client(t), delay.WithWheel(w)).Queue(redistest.Name(t))
+	_, err = w.Stop(t.Context())
+	require.NoError(t, err)
+	ends, err := q.AddOne()
+	require.ErrorIs(t, err, wheel.ErrStopped)
+	require.Equal(t, []delay.Outcome{delay.HandedBack}, ends)
 }

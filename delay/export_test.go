@@ -2,6 +2,7 @@ package delay
 
 import (
 	"context"
+	"time"
 
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
@@ -32,12 +33,23 @@ func (q *Queue) BeginLost(handle func(context.Context, *Task) error) (ends []Out
 	return s.outcomes(), nil
 }
 
-func (q *Queue) claimedOne(handle func(context.Context, *Task) error) (s *server, a *attempt, err error) {
-	c := q.client
-	s = &server{
+// AddOne adds a task that Redis has granted. It returns the ends of attempts that are to be recorded.
+func (q *Queue) AddOne() (ends []Outcome, err error) {
+	s := q.server(nil)
+	err = s.add([]*attempt{{Task: Task{ID: "a"}}}, make([]time.Duration, 1), q.client.wheel.Now())
+	return s.outcomes(), err
+}
+
+func (q *Queue) server(handle func(context.Context, *Task) error) *server {
+	return &server{
 		queue: q, workers: 1, handle: handle, ctx: context.Background(),
 		claimed: make(map[*attempt]struct{}), idle: make(chan struct{}),
 	}
+}
+
+func (q *Queue) claimedOne(handle func(context.Context, *Task) error) (s *server, a *attempt, err error) {
+	c := q.client
+	s = q.server(handle)
 	a = &attempt{Task: Task{ID: "a"}}
 	if a.lease, err = c.leases.Add(renewal.Spec{Key: q.name, TTL: q.config.lease, SentAt: c.wheel.Now()}); err != nil {
 		return nil, nil, err

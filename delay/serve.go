@@ -12,6 +12,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/renewal"
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 const (
@@ -130,8 +131,9 @@ func (c *Client) leaveServing(name string) {
 	delete(c.serving, name)
 }
 
-// add begins the attempts that Redis has granted to a call. wait is how long before its time each was claimed.
-func (s *server) add(found []*attempt, waits []time.Duration, began time.Time) {
+// add begins the attempts that Redis has granted to a call. waits are how long before its time each was claimed. It
+// returns wheel.ErrStopped if no lease can be renewed any more.
+func (s *server) add(found []*attempt, waits []time.Duration, began time.Time) (stopped error) {
 	c := s.queue.client
 	now := c.wheel.Now()
 	for i, a := range found {
@@ -154,7 +156,11 @@ func (s *server) add(found []*attempt, waits []time.Duration, began time.Time) {
 			}
 		}
 		s.mu.Unlock()
+		if errors.Is(err, wheel.ErrStopped) {
+			stopped = err
+		}
 	}
+	return stopped
 }
 
 func (s *server) begin(a *attempt) {

@@ -62,7 +62,9 @@ func (c *Client) applyClaim(
 	s.sent = nil
 	s.more = call.wanted > 0 && len(found) == call.wanted
 	s.mu.Unlock()
-	s.add(found, waits, call.began)
+	if err := s.add(found, waits, call.began); err != nil {
+		return 0, err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := c.wheel.Now()
