@@ -22,7 +22,7 @@ const (
 	stuck      = 20 * time.Millisecond // after which they are handed back if no worker begins one
 	ahead      = 5 * time.Millisecond  // before its time a task may be claimed; the wheel keeps its time then
 	early      = time.Millisecond      // before the next task is due the next call is sent
-	collecting = 5 * time.Millisecond  // for which the ends of attempts are collected
+	collecting = 5 * time.Millisecond  // for which the ends of attempts are collected, or twice this for a claim
 )
 
 // server runs the tasks of a queue. It stands as the one waiter in the group of claims.
@@ -292,10 +292,15 @@ func (s *server) next() (call *claim, again time.Duration, over bool) {
 		return s.sent, 0, false
 	}
 	next := &claim{wanted: min(maxClaim, s.roomLocked()), began: s.queue.client.wheel.Now()}
-	if s.stopped || s.records && next.began.Before(s.claims) {
+	until := s.claims.Sub(next.began)
+	records := s.records && until > 0
+	s.records = false
+	if records && !s.stopped && until <= collecting {
+		return nil, until, false // the claim records the ends
+	}
+	if records || s.stopped {
 		next.wanted = 0
 	}
-	s.records = false
 	n := min(maxClaim, len(s.ends))
 	next.ends, s.ends = slices.Clone(s.ends[:n]), s.ends[n:]
 	if next.wanted == 0 && n == 0 {

@@ -15,7 +15,7 @@ const (
 	mostLosses  = 25                   // of its lease after which a task has failed
 	mostFailed  = 10_000               // failed tasks that are kept
 	failedStays = 7 * 24 * time.Hour   // how long they are kept
-	yielding    = 4 * time.Millisecond // after others, at most, asks a process that found nothing
+	yielding    = 4 * time.Millisecond // after others, at most, asks a process that came after another
 )
 
 // words are the outcomes as the script takes them.
@@ -68,6 +68,7 @@ func (c *Client) applyClaim(
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := c.wheel.Now()
+	waited := !call.began.Before(s.claims)
 	s.claims = now
 	switch {
 	case s.stopped || s.more && s.roomLocked() > 0:
@@ -77,7 +78,7 @@ func (c *Client) applyClaim(
 	case event < 0:
 		s.claims = now.Add(MaxDelay)
 		return 0, nil // until a message comes
-	case call.wanted > 0 && len(found) == 0:
+	case call.wanted > 0 && waited && (len(found) == 0 || waits[0] > 2*early):
 		event += rand.N(yielding)
 	}
 	event = max(time.Millisecond, event-early)
