@@ -55,6 +55,9 @@ const (
 	whyOneCall = "A pair is two round trips, as with every library; `floor` sends the two scripts and does nothing else."
 	whyRenewal = "The renewals of a window walk leases that have left the processor's caches since the last one."
 	whyScripts = "The scripts recognise repeated calls and keep the leases, for which a polling semaphore has no command."
+	whyTimely  = "asynq collects what became due in five seconds in one call, and begins it that late. Every process of cogwheel asks in time."
+	whyEarly   = "It began the other tasks up to a second too early."
+	whyBoth    = "The server alone takes 14 µs to claim and end a task, so 0.28 s, and shares two cores with the processes."
 )
 
 // tables returns what is compared, for results of this size.
@@ -240,19 +243,19 @@ func tasks(n func(int) string) table {
 	for _, rate := range []string{"2000", "10000"} {
 		bench, server := "Evenly/rate="+rate, row{what: "µs of the server's processor time for a task", key: k("Evenly/rate="+rate, "server-us/task")}
 		if rate == "2000" {
-			server.goals = atMost(75)
+			server.goals = []goal{{"", 75, whyTimely}, {"asynq", 1, whyTimely}}
 		}
 		t.rows = append(t.rows,
 			row{load: readable(rate) + " due in a second, 4 processes", what: "ms too early, at most", key: k(bench, "early-ms"), goals: atMost(0)},
 			row{what: "ms late, median", key: k(bench, "p50-late-ms"), goals: atMost(2)},
-			row{what: "ms late, 99 %", key: k(bench, "p99-late-ms"), goals: atMost(5)},
+			row{what: "ms late, 99 %", key: k(bench, "p99-late-ms"), goals: []goal{{"", 5, ""}, {"asynq-fast", 1, whyEarly}}},
 			server)
 	}
 	instant := readable(n(20_000)) + " due at one instant, 64 workers in "
 	return table{t.name, t.ours, t.peers, append(t.rows,
 		row{
 			load: instant + "4 processes", what: "ms until all have begun", key: k("Instant/processes=4", "max-late-ms"),
-			goals: []goal{{"", 250, ""}, {"asynq-fast", 10, ""}},
+			goals: []goal{{"", 250, whyBoth}, {"asynq-fast", 10, whyBoth}},
 		},
 		row{load: instant + "16 processes", what: "ms until all have begun", key: k("Instant/processes=16", "max-late-ms"), goals: atMost(500)},
 		row{
