@@ -22,8 +22,8 @@
 //     did not reach Redis. There is no other second attempt, whichever replies were lost.
 //   - Schedule, Cancel and Reschedule take effect at most once, however often the Client sends them.
 //   - If Cancel returns true, the task never runs again.
-//   - [Task.Token] rises with every attempt of an id, so that a store can refuse a late one. The effect of a task is made
-//     once if it is made only where it is still to be made; see docs/delay.md.
+//   - [Task.Token] rises with every attempt of an id, so that a store can refuse a late one. The effect of a task is
+//     made once if it is made only where it is still to be made; see docs/delay.md.
 //   - The context of a handler ends before another process can run its task.
 //
 // # What it does not promise
