@@ -72,6 +72,7 @@ func TestREADME_TheTransactionOfALostLockIsRolledBack(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, freed)
 		<-ctx.Done()
+		_ = context.Cause(ctx) // waits until the contexts made from ctx have ended, the transaction's among them
 	}
 	pool := sql.OpenDB(db)
 	defer pool.Close()
