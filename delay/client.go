@@ -84,7 +84,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	})
 	c.claims = waitqueue.New(c.wheel, waitqueue.Config[string, *server]{
 		Send: c.send, Build: c.buildClaim, Apply: c.applyClaim,
-		MaxBatch: 1, Poll: cfg.Poll, Workers: c.gate.Workers,
+		MaxBatch: 1, Poll: cfg.Poll, Workers: c.gate.Workers, Lasting: true,
 		Listen: waitqueue.Listen(c.redis.Channels, scripts.DelayChannel),
 	})
 	return c, nil

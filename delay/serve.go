@@ -11,8 +11,8 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/renewal"
-	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 const (
@@ -44,6 +44,7 @@ type server struct {
 	kicks   bool          // a kick is pending
 	records bool          // the next call is to record ends; before claims it claims no tasks
 	claims  time.Time     // when the next task is due, as far as this process knows
+	paused  time.Time     // until when no tasks are claimed, because the wheel was full
 	stopped bool
 	idle    chan struct{} // closed when it is stopped and no worker runs
 }
@@ -63,7 +64,11 @@ type claim struct {
 // If handle returns nil, the task has ended. After an error or a panic it runs again after the backoff of WithRetry,
 // or has failed. If ctx has ended by then, the task is handed back uncounted, like tasks that were claimed and not
 // begun: they run at once in another process. Serve returns when the handlers have returned and Redis has recorded
-// that, or a lease later. It returns nil, the error of a Redis that refuses this client, or ErrServing.
+// that, or a lease later. It returns nil, wheel.ErrStopped, ErrServing, or the error of a Redis that refuses this
+// client; then the tasks that it has claimed run again when their leases have ended.
+//
+// A full wheel has no room for leases. While it is full, Serve hands back what it claims, and waits 100 to 500 ms
+// before the next claim. Stats.Err is wheel.ErrTooManyPending then.
 func (q *Queue) Serve(ctx context.Context, workers int, handle func(context.Context, *Task) error) error {
 	c := q.client
 	switch {
@@ -104,11 +109,11 @@ func (q *Queue) Serve(ctx context.Context, workers int, handle func(context.Cont
 	if refused != nil {
 		return operationError("serve", q.name, refused)
 	}
-	timer, err := c.wheel.AfterFunc(q.config.lease, giveUp)
+	stop, err := wheelentry.AfterFuncAnyway(c.wheel, q.config.lease, func(error) { giveUp() })
 	if err != nil {
 		giveUp()
 	}
-	defer timer.Stop()
+	defer stop()
 	if err := <-recorded; err != nil && !errors.Is(err, context.Canceled) {
 		return operationError("serve", q.name, err)
 	}
@@ -132,8 +137,8 @@ func (c *Client) leaveServing(name string) {
 }
 
 // add begins the attempts that Redis has granted to a call. waits are how long before its time each was claimed. It
-// returns wheel.ErrStopped if no lease can be renewed any more.
-func (s *server) add(found []*attempt, waits []time.Duration, began time.Time) (stopped error) {
+// hands back those for which a stopped or full wheel has no room, and returns the error of the wheel.
+func (s *server) add(found []*attempt, waits []time.Duration, began time.Time) (refused error) {
 	c := s.queue.client
 	now := c.wheel.Now()
 	for i, a := range found {
@@ -156,11 +161,11 @@ func (s *server) add(found []*attempt, waits []time.Duration, began time.Time) (
 			}
 		}
 		s.mu.Unlock()
-		if errors.Is(err, wheel.ErrStopped) {
-			stopped = err
+		if err != nil {
+			refused = err
 		}
 	}
-	return stopped
+	return refused
 }
 
 func (s *server) begin(a *attempt) {
@@ -215,14 +220,14 @@ func (s *server) endLocked(a *attempt, outcome Outcome, pause time.Duration) {
 		c.claims.Kick(s.queue.name)
 	case !s.kicks:
 		s.kicks = true
-		if _, err := c.wheel.AfterFunc(collecting, s.kick); err != nil {
+		if _, err := wheelentry.AfterFuncAnyway(c.wheel, collecting, s.kick); err != nil {
 			s.kicks = false
 			c.claims.Kick(s.queue.name)
 		}
 	}
 }
 
-func (s *server) kick() {
+func (s *server) kick(error) {
 	s.mu.Lock()
 	s.kicks, s.records = false, true
 	s.mu.Unlock()
@@ -245,7 +250,7 @@ func (s *server) watchLocked() {
 		return
 	}
 	first := s.ready[0]
-	_, err := s.queue.client.wheel.AfterFunc(stuck, func() {
+	_, err := wheelentry.AfterFuncAnyway(s.queue.client.wheel, stuck, func(error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.watched = false
@@ -292,19 +297,23 @@ func (s *server) next() (call *claim, again time.Duration, over bool) {
 		return s.sent, 0, false
 	}
 	next := &claim{wanted: min(maxClaim, s.roomLocked()), began: s.queue.client.wheel.Now()}
-	until := s.claims.Sub(next.began)
+	pause := s.paused.Sub(next.began)
+	until := max(pause, s.claims.Sub(next.began))
 	records := s.records && until > 0
 	s.records = false
 	if records && !s.stopped && until <= collecting {
 		return nil, until, false // the claim records the ends
 	}
-	if records || s.stopped {
+	if records || s.stopped || pause > 0 {
 		next.wanted = 0
 	}
 	n := min(maxClaim, len(s.ends))
 	next.ends, s.ends = slices.Clone(s.ends[:n]), s.ends[n:]
 	if next.wanted == 0 && n == 0 {
-		return nil, max(0, s.claims.Sub(next.began)), s.stopped && len(s.claimed) == 0
+		if pause <= 0 {
+			pause = max(0, s.claims.Sub(next.began))
+		}
+		return nil, pause, s.stopped && len(s.claimed) == 0
 	}
 	next.number = s.queue.client.lastNumber.Add(1)
 	s.sent = next

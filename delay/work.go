@@ -1,6 +1,7 @@
 package delay
 
 import (
+	"errors"
 	"math/rand/v2"
 	"strconv"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 const (
@@ -55,19 +57,24 @@ func (c *Client) applyClaim(
 		if redisconn.Permanent(err) {
 			return 0, err
 		}
-		return 100*time.Millisecond + rand.N(400*time.Millisecond), nil
+		return pause(), nil
 	}
 	s.mu.Lock()
 	call := s.sent
 	s.sent = nil
 	s.more = call.wanted > 0 && len(found) == call.wanted
 	s.mu.Unlock()
-	if err := s.add(found, waits, call.began); err != nil {
-		return 0, err
+	refused := s.add(found, waits, call.began)
+	if errors.Is(refused, wheel.ErrStopped) {
+		return 0, refused
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := c.wheel.Now()
+	if refused != nil { // the wheel is full
+		c.monitor.failed(refused)
+		s.paused = now.Add(pause())
+	}
 	waited := !call.began.Before(s.claims)
 	s.claims = now
 	switch {
@@ -85,6 +92,9 @@ func (c *Client) applyClaim(
 	s.claims = now.Add(event)
 	return event, nil
 }
+
+// pause returns how long a process claims no tasks after an error of Redis or of the wheel.
+func pause() time.Duration { return 100*time.Millisecond + rand.N(400*time.Millisecond) }
 
 // readClaim reads the reply of delay_work.
 func readClaim(r *redisconn.Reply) (event time.Duration, found []*attempt, waits []time.Duration, err error) {
