@@ -30,11 +30,10 @@ local now, reply = clock_micros(), {-1, 0}
 local record = redis.call('GET', record_key)
 local last, base, claimed, ends = string.match(record or '', '^(%d+) (%d+) (%d+) (%d+)$')
 
-local function add_claimed(id, task, wait)
-  local failures, losses, token = attempt_of(task.attempt)
-  for _, field in ipairs({id, task.text or '', wait, failures, losses, token}) do
-    reply[#reply + 1] = field
-  end
+local function add_claimed(id, text, wait, failures, losses, token)
+  local at = #reply
+  reply[at + 1], reply[at + 2], reply[at + 3] = id, text or '', wait
+  reply[at + 4], reply[at + 5], reply[at + 6] = failures, losses, token
 end
 
 -- score_of returns the score of the first member of a reply of ZRANGE.
@@ -55,9 +54,10 @@ if last and tonumber(last) >= number then
     local ids = redis.call('ZRANGE', running_key, ends, ends, 'BYSCORE')
     read_parts('text attempt', ids, 1, #ids)
     for _, id in ipairs(ids) do
-      local _, _, token = attempt_of(tasks[id].attempt)
+      local failures, losses, token = attempt_of(tasks[id].attempt)
       if tonumber(token) > tonumber(base) and tonumber(token) <= base + claimed then
-        add_claimed(id, tasks[id], math.max(0, ends - lease_us + ahead - now)) -- none of them was due later
+        local wait = math.max(0, ends - lease_us + ahead - now) -- none of them was due later
+        add_claimed(id, tasks[id].text, wait, failures, losses, token)
       end
     end
   end
@@ -180,10 +180,9 @@ if count > 0 then
   for i = 1, count do
     local task = tasks[found[i]]
     local failures, losses = attempt_of(task.attempt)
-    local wait = task.due - now
-    task.attempt = failures .. ':' .. losses .. ':' .. instant(base + i)
-    task.ends, task.due = ends, false
-    add_claimed(found[i], task, wait)
+    local token = instant(base + i)
+    add_claimed(found[i], task.text, task.due - now, failures, losses, token)
+    task.attempt, task.ends, task.due = failures .. ':' .. losses .. ':' .. token, ends, false
   end
   records[2] = {token_key, instant(base + count), ARGV[9]}
 end
@@ -196,6 +195,7 @@ if new_failed > 0 or next_due > now + 1000000 then
   if excess > #old then
     old = redis.call('ZRANGE', failed_key, 0, math.min(excess, 1000) - 1)
   end
+  read_parts('attempt', old, 1, #old)
   for _, id in ipairs(old) do
     set_read(id, 'failed', true)
     tasks[id].failed, tasks[id].text, tasks[id].attempt = false, false, false

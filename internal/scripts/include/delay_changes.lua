@@ -17,15 +17,16 @@ local parts = {
   {name = 'ends', key = running_key, kind = zset},
   {name = 'failed', key = failed_key, kind = zset},
 }
-local tasks = {} -- by id, each with its parts: nil if not read, false if there is none; was has them as they were read
+local tasks = {} -- by id, each with its parts: nil if not read, false if there is none
+local read = {text = {}, attempt = {}, later = {}, due = {}, ends = {}, failed = {}} -- the parts by name and id, as they were read
 
 local function set_read(id, name, value)
   local task = tasks[id]
   if not task then
-    task = {was = {}}
+    task = {}
     tasks[id] = task
   end
-  task[name], task.was[name] = value, value
+  task[name], read[name][id] = value, value
 end
 
 -- read_parts reads parts of the tasks with ids from first to last.
@@ -47,15 +48,15 @@ local function in_chunks(command, key, args)
 end
 
 -- write_tasks writes the changes, and records: key, value and ms. The key of the first one holds record, if that is not false. Nothing
--- fails after the first write: commands are tried before, in a form that changes nothing, and keys of another type are found so. HSET
--- has no such form, and comes first. Removals come last, one command for each key, because a slot that migrates refuses a key that is empty.
+-- fails after the first write: each command is tried before, in a form that changes nothing, and the script has read every key that it
+-- changes, but tasks, so that a key of another type was found. HSET has no such form, and comes first. Removals come last, one command for each key, because a slot that migrates refuses a key that is empty.
 local function write_tasks(record, records)
   local changes = false
   for _, part in ipairs(parts) do
-    local name, present, absent = part.name, {}, {}
+    local name, was, present, absent = part.name, read[part.name], {}, {}
     for id, task in pairs(tasks) do
       local value = task[name]
-      if value == task.was[name] then
+      if value == was[id] then
       elseif not value then
         absent[#absent + 1] = id
       elseif part.kind == zset then -- ZADD takes the score first
@@ -67,12 +68,9 @@ local function write_tasks(record, records)
       end
     end
     part.present, part.absent = present, absent
-    if #present > 0 or #absent > 0 then
-      part.kind.remove(part.key, '') -- no id is empty
-      changes = true
-    end
+    changes = changes or #present > 0 or #absent > 0
   end
-  if changes then
+  if changes then -- no id is empty
     redis.call('ZADD', due_key, 'XX', 0, '')
     redis.call('ZREM', due_key, '')
     redis.call('HDEL', tasks_key, '')

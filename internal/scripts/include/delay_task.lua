@@ -4,7 +4,10 @@
 -- attempt_of reads an attempt: "failures:losses:token", and ":x" if the task was cancelled while it ran. A task that was never claimed
 -- has none.
 local function attempt_of(value)
-  local failures, losses, token, cancelled = string.match(value or '', '^(%d+):(%d+):(%d+)(:?x?)$')
+  if not value then
+    return 0, 0, '0', false
+  end
+  local failures, losses, token, cancelled = string.match(value, '^(%d+):(%d+):(%d+)(:?x?)$')
   return tonumber(failures or 0), tonumber(losses or 0), token or '0', cancelled == ':x'
 end
 
