@@ -25,6 +25,8 @@ const (
 	maxBatch     = 100 // requests in one script
 	renewalConns = 4   // connections for renewals; each carries one pipeline at a time
 
+	longestHandler = 365 * 24 * time.Hour // for which Close waits, unless its context ends
+
 	recordMillis = 600_000    // how long Redis keeps the last call of a process: longer than a call is repeated
 	tokenMillis  = 86_400_000 // how long Redis keeps the last token
 )
@@ -40,7 +42,9 @@ type Client struct {
 	leases  *renewal.Destination
 
 	lastNumber atomic.Uint64
-	gate       gate.Gate
+	gate       gate.Gate       // calls of methods but Serve, and calls that Redis has not answered
+	servers    gate.Gate       // calls of Serve
+	longest    atomic.Int64    // the longest lease of a queue that was served, ns
 	ctx        context.Context //nolint:containedctx // of the servers; ends with Close
 	cancel     context.CancelCauseFunc
 	closed     chan struct{} // closed when the first Close returns
@@ -99,9 +103,11 @@ func (c *Client) send(j *calls.Job, caller calls.Caller, name string, here bool)
 	}
 }
 
-// Close ends every Serve as the end of its context does, refuses new calls with ErrClosed, and blocks until the Client
-// has stopped working or ctx ends. If ctx ends first, tasks that are claimed run again when their lease has ended.
-// Close stops neither the wheel nor rdb. Further calls of Close only wait for the first.
+// Close ends every Serve as the end of its context does, refuses new calls with ErrClosed, and blocks until handlers
+// have returned and Redis has recorded that, or ctx ends. A Redis that does not answer delays it by the longest lease
+// and a second at most; then Close returns an error. If ctx ends first, tasks that are claimed run again when their lease has ended. If ctx has
+// ended before, Close takes a second at most. It stops neither the wheel nor rdb. Further calls of Close only wait for
+// the first.
 func (c *Client) Close(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")
@@ -115,14 +121,17 @@ func (c *Client) Close(ctx context.Context) error {
 		}
 	}
 	defer close(c.closed)
-	ctx, cancel := contexts.ToClose(ctx, c.wheel, time.Minute)
+	c.servers.Close()
+	ctx, cancel := contexts.ToClose(ctx, c.wheel, longestHandler)
 	defer cancel()
 	c.cancel(ErrClosed)
-	return c.redis.Close(ctx,
-		c.edits.Close(ctx, ErrClosed),
-		c.gate.Wait(ctx),
-		c.claims.Close(ctx, ErrClosed),
-	)
+	c.edits.Refuse(ErrClosed)
+	began := c.wheel.Now()
+	err := c.servers.Wait(ctx)
+	rest := max(0, time.Duration(c.longest.Load())-c.wheel.Now().Sub(began))
+	ctx, giveUp := c.wheel.WithTimeout(ctx, rest+time.Second) // for calls that Redis has not answered
+	defer giveUp()
+	return c.redis.Close(ctx, err, c.edits.Close(ctx, ErrClosed), c.claims.Close(ctx, ErrClosed), c.gate.Wait(ctx))
 }
 
 // keysOf returns the keys of a queue, in the order in which its scripts take them.

@@ -153,7 +153,9 @@ func TestServe_TasksOfADeadProcessRunAgain(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
 	d := &redistest.FaultDialer{}
-	dead := newClient(t, redistest.Shared(t).Client(t, func(o *redis.Options) { o.Dialer = d.Dial }))
+	dead := newClient(t, redistest.Shared(t).Client(t, func(o *redis.Options) {
+		o.Dialer, o.ReadTimeout = d.Dial, 500*time.Millisecond // Close waits for calls that are not answered
+	}))
 	begun := make(chan int, 2)
 	stop := serve(t, dead.Queue(name, delay.WithLease(time.Second)), 1, func(ctx context.Context, task *delay.Task) error {
 		begun <- task.Losses

@@ -2,10 +2,12 @@ package delay_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel"
@@ -96,4 +98,51 @@ func TestClient_IsClosed(t *testing.T) {
 	require.ErrorIs(t, q.Serve(ctx, 1, func(context.Context, *delay.Task) error { return nil }), delay.ErrClosed)
 	_, err := q.State(ctx, "a")
 	require.ErrorIs(t, err, delay.ErrClosed)
+}
+
+func TestClose_WaitsNoLongerThanALeaseForARedisThatHangs(t *testing.T) {
+	t.Parallel()
+	server, d := redistest.Shared(t), &redistest.FaultDialer{}
+	c := newClient(t, server.Client(t, func(o *redis.Options) {
+		o.Dialer, o.ReadTimeout, o.MaxRetries = d.Dial, time.Minute, -1
+	}), delay.WithPoll(10*time.Millisecond))
+	q := c.Queue(redistest.Name(t), delay.WithLease(time.Second))
+	served := make(chan error, 1)
+	go func() { served <- q.Serve(t.Context(), 1, func(context.Context, *delay.Task) error { return nil }) }()
+	redistest.Poll(t, func() bool { return c.Stats().Serving == 1 })
+	d.Set(redistest.BlackholeUp)
+	redistest.Poll(t, func() bool { return d.Effects() > 0 }) // a query is lost
+	began := time.Now()
+	_ = c.Close(t.Context()) // it may say that calls were given up
+	require.Less(t, time.Since(began), 20*time.Second)
+	require.NoError(t, <-served)
+}
+
+func TestClose_WaitsForHandlers(t *testing.T) {
+	t.Parallel()
+	c := newClient(t, redistest.Shared(t).Client(t))
+	q := c.Queue(redistest.Name(t))
+	begun, leave, left := make(chan struct{}), make(chan struct{}), false
+	serve(t, q, 1, func(ctx context.Context, _ *delay.Task) error {
+		close(begun)
+		<-ctx.Done() // that of Close
+		<-leave
+		left = true
+		return nil
+	})
+	require.NoError(t, q.Schedule(t.Context(), "a", 0, nil))
+	<-begun
+	closed := make(chan error, 1)
+	go func() { closed <- c.Close(t.Context()) }()
+	redistest.Poll(t, func() bool {
+		return errors.Is(q.Schedule(t.Context(), "b", 0, nil), delay.ErrClosed)
+	})
+	select {
+	case err := <-closed:
+		require.FailNow(t, "Close has returned", "%v", err)
+	default:
+	}
+	close(leave)
+	require.NoError(t, <-closed)
+	require.True(t, left)
 }

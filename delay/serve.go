@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/highest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/renewal"
@@ -80,10 +81,10 @@ func (q *Queue) Serve(ctx context.Context, workers int, handle func(context.Cont
 		return argument.Error("workers", workers, "must be 1 to 10000")
 	case handle == nil:
 		return argument.Nil("handler")
-	case !c.gate.Enter():
+	case !c.servers.Enter():
 		return ErrClosed
 	}
-	defer c.gate.Leave()
+	defer c.servers.Leave()
 	ctx, end := context.WithCancel(contexts.EndingWith(ctx, c.ctx))
 	defer end()
 	s := &server{
@@ -94,6 +95,7 @@ func (q *Queue) Serve(ctx context.Context, workers int, handle func(context.Cont
 		return fmt.Errorf("%w: %s", ErrServing, scripts.Quote(q.name))
 	}
 	defer c.leaveServing(q.name)
+	highest.Raise(&c.longest, int64(q.config.lease))
 	recording, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
 	recorded := make(chan error, 1)
