@@ -187,7 +187,7 @@ func (j *taskJudge) judgeEffects() {
 // leasesEnd reports whether a lease can end in the run before it is renewed, or its task handed back.
 func (j *taskJudge) leasesEnd() bool {
 	ends := func(f Fault) bool { k := faultOf(f.Kind); return k.ends || k.loses }
-	return len(j.Faults) > 0 && (slices.ContainsFunc(j.Faults, ends) || j.outages()+j.slack() > j.Lease/2)
+	return j.refused || len(j.Faults) > 0 && (slices.ContainsFunc(j.Faults, ends) || j.outages()+j.slack() > j.Lease/2)
 }
 
 // stepped reports whether the server's clock was moved, or data lost.

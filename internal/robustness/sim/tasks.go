@@ -194,6 +194,7 @@ func (w *world) serveTasks(p *process, o Op) {
 	}
 	w.mu.Lock()
 	w.traceLocked(w.stampLocked(), fmt.Sprintf("process %d: Serve returned %v", p.number, err))
+	w.refused = w.refused || err != nil && !errors.Is(err, delay.ErrServing) && !errors.Is(err, delay.ErrClosed)
 	longest := w.longestTaskLocked()
 	w.mu.Unlock()
 	if limit := w.Lease + longest + w.Tick + time.Second; late > limit && !w.has("process stands still") {

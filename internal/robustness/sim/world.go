@@ -40,6 +40,7 @@ type world struct {
 	planned   map[string]Op // of tasks, by payload
 	taskCalls []*taskCall
 	taskRuns  []*taskRun
+	refused   bool                // a Serve was: the leases of its tasks end
 	failed    map[string][]string // ids of tasks that have failed, at the end, by queue
 
 	faults []check.Fault
