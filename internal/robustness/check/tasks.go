@@ -210,8 +210,9 @@ func (t *task) kept() {
 	}
 }
 
-// earliest returns when the task of a schedule may run at the earliest, for an attempt that began at an instant: by the
-// clock of the servers in us, and by that of the history. later are the calls after the schedule.
+// earliest returns when the task of a schedule may run at the earliest, for an attempt that began at an instant, by the
+// clock of the servers in us, and when it may have been claimed first, by that of the history. later are the calls after
+// the schedule.
 func earliest(schedule *history.Call, later []*history.Call, began int64) (clock, at int64) {
 	due := func(c *history.Call) (int64, int64) {
 		return c.Task.Clock + c.Task.Delay.Microseconds(), c.At + int64(c.Task.Delay)
@@ -230,10 +231,11 @@ func earliest(schedule *history.Call, later []*history.Call, began int64) (clock
 		}
 		moved, movedAt := due(c)
 		if c.Outcome == history.Granted && c.Return < began && !replaced {
-			clock, at = moved, movedAt // nothing had claimed it, and earlier calls have no effect any more
+			clock = moved // it was pending, and earlier calls have no effect any more
 		} else {
-			clock, at = min(clock, moved), min(at, movedAt)
+			clock = min(clock, moved)
 		}
+		at = min(at, movedAt) // a lease may have ended before the call
 	}
 	return clock, at
 }

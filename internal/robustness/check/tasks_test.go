@@ -152,6 +152,14 @@ func TestTasks(t *testing.T) {
 		"one that had not begun died": {parts{
 			schedule, of(3, history.Killed, 150), run{id: 11, call: 1, token: 6, at: 1100, losses: 1}.events(),
 		}, ""},
+		"moved after one that had not begun died": {parts{
+			schedule, of(3, history.Killed, 150), taskCall(2, "move", 1110, 10, ok),
+			run{id: 11, call: 1, token: 6, at: 1130, losses: 1}.events(),
+		}, ""},
+		"moved, and one died too late (control)": {parts{
+			schedule, of(3, history.Killed, 150), taskCall(2, "move", 900, 10, ok),
+			run{id: 11, call: 1, token: 6, at: 1000, losses: 1}.events(),
+		}, cause},
 		"while its process was stopped": {parts{
 			schedule, run{id: 10, call: 1, process: 2, token: 5, at: 100, until: 3000}.events(),
 			of(2, history.Stopped, 150), of(2, history.Resumed, 2900),
