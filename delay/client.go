@@ -105,9 +105,9 @@ func (c *Client) send(j *calls.Job, caller calls.Caller, name string, here bool)
 
 // Close ends every Serve as the end of its context does, refuses new calls with ErrClosed, and blocks until handlers
 // have returned and Redis has recorded that, or ctx ends. A Redis that does not answer delays it by the longest lease
-// and a second at most; then Close returns an error. If ctx ends first, tasks that are claimed run again when their lease has ended. If ctx has
-// ended before, Close takes a second at most. It stops neither the wheel nor rdb. Further calls of Close only wait for
-// the first.
+// and a second at most; then Close returns an error. If ctx ends first, tasks that are claimed run again when their
+// lease has ended. If ctx has ended before, Close takes a second at most. It stops neither the wheel nor rdb. Further
+// calls of Close only wait for the first.
 func (c *Client) Close(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")

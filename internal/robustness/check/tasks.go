@@ -211,8 +211,8 @@ func (t *task) kept() {
 }
 
 // earliest returns when the task of a schedule may run at the earliest, for an attempt that began at an instant, by the
-// clock of the servers in us, and when it may have been claimed first, by that of the history. later are the calls after
-// the schedule.
+// clock of the servers in us, and when it may have been claimed first, by that of the history. later are the calls
+// after the schedule.
 func earliest(schedule *history.Call, later []*history.Call, began int64) (clock, at int64) {
 	due := func(c *history.Call) (int64, int64) {
 		return c.Task.Clock + c.Task.Delay.Microseconds(), c.At + int64(c.Task.Delay)
