@@ -145,9 +145,8 @@ var settledWrongly = []fault{
 // tasksWrongly are ways to delay tasks wrongly.
 var tasksWrongly = []fault{
 	{"a claim without a lease", []edit{{
-		"internal/scripts/delay_work.lua", `    task.ends, task.due = ends, false
-    add_claimed(found[i], task, wait)`, `    add_claimed(found[i], task, wait)
-    task.text, task.attempt, task.due = false, false, false`,
+		"internal/scripts/delay_work.lua", `    task.attempt, task.ends, task.due = failures .. ':' .. losses .. ':' .. token, ends, false`,
+		`    task.text, task.attempt, task.due = false, false, false`,
 	}}},
 	{"a cancel that ignores a running task", []edit{{
 		"internal/scripts/delay_edit.lua", ` .. token .. ':x'`, ` .. token`,
@@ -181,7 +180,7 @@ var tasksWrongly = []fault{
 	}`,
 	}}},
 	{"a lost lease does not end the context", []edit{{
-		"delay/serve.go", `m.began(a.lease.Context(s.ctx), e)`, `m.began(s.ctx, e)`,
+		"delay/attempt.go", `monitor.began(a.lease.Context(s.ctx), e)`, `monitor.began(s.ctx, e)`,
 	}}},
 	{"leases are not renewed", []edit{{
 		"delay/renew.go", `batch.Outcomes[i] = renewal.Extended`, `_ = i`,

@@ -122,7 +122,13 @@ var elsewhere = map[string]string{
 	"acquisition without WAIT":     "there are no replicas here",
 	"limit on the client's clock":  "it needs 50 calls a second",
 	"limit that begins anew twice": "it needs 50 calls a second",
+
+	"tasks claimed without a lease":  putIntoScripts,
+	"tasks cancelled while they run": putIntoScripts,
+	"tasks on the client's clock":    putIntoScripts,
 }
+
+const putIntoScripts = "here TestPutBack changes the scripts and package delay"
 
 // find runs schedules until one breaks a promise, of those that are named if some are, and that one twenty times.
 func find(t *testing.T, name, binary string, kinds, promises []string) {
