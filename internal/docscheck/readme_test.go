@@ -219,7 +219,7 @@ func readmeDelay(ctx context.Context, delays *delay.Client) error {
 	if err := orders.Schedule(ctx, "order-7", 30*time.Minute, []byte("a book")); err != nil {
 		return err
 	}
-	cancelled, err := orders.Cancel(ctx, "order-7") // it was paid: if cancelled is true, the task never runs
+	cancelled, err := orders.Cancel(ctx, "order-7") // it was paid: if cancelled is true, no attempt begins
 	if err == nil && !cancelled {
 		return errors.New("it was pending")
 	}
