@@ -93,7 +93,7 @@ func (s *server) outcome(a *attempt, err error) (outcome Outcome, pause time.Dur
 	default:
 		pause = time.Second // if the function of the user panics
 		s.queue.client.monitor.call(func() { pause = config.backoff(a.Failures + 1) })
-		return Retried, pause
+		return Retried, min(max(0, pause), MaxDelay)
 	}
 }
 

@@ -3,6 +3,7 @@ package delay_test
 import (
 	"context"
 	"errors"
+	"math"
 	"runtime"
 	"testing"
 	"time"
@@ -239,4 +240,41 @@ func TestServe_AFullWheelPausesClaims(t *testing.T) {
 		require.Equal(t, delay.HandedBack, outcome)
 	}
 	stop()
+}
+
+// The timer that records ends may fire when a call has taken them along, just before a message of an earlier task.
+func TestServe_ARecordOfNoEndsLeavesTheMessageOfATask(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, 1, newClient(t, redistest.Shared(t).Client(t)).Queue(redistest.Name(t)).NextAfterRecording())
+}
+
+func TestServe_AHugeBackoffIsTheLongestDelay(t *testing.T) {
+	t.Parallel()
+	for name, backoff := range map[string]func(int) time.Duration{
+		"doubled": delay.Backoff(math.MaxInt64/2+1, math.MaxInt64),
+		"longest": delay.Backoff(math.MaxInt64, math.MaxInt64),
+		"late":    func(int) time.Duration { return math.MaxInt64 - 1000 },
+		"at once": func(int) time.Duration { return math.MinInt64 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ended := make(chan delay.Event, 10)
+			c := newClient(t, redistest.Shared(t).Client(t), delay.WithHooks(delay.Hooks{Ended: func(e delay.Event) { ended <- e }}))
+			q := c.Queue(redistest.Name(t), delay.WithRetry(3, backoff))
+			stop := serve(t, q, 1, func(context.Context, *delay.Task) error { return errors.New("no") })
+			require.NoError(t, q.Schedule(t.Context(), "a", 0, nil))
+			require.Equal(t, delay.Retried, (<-ended).Outcome)
+			if name == "at once" {
+				require.Equal(t, delay.Retried, (<-ended).Outcome)
+				require.Equal(t, delay.Exhausted, (<-ended).Outcome)
+				return
+			}
+			stop()
+			s, err := q.State(t.Context(), "a")
+			require.NoError(t, err)
+			require.Equal(t, 1, s.Failures)
+			require.Equal(t, delay.Pending, s.Phase)
+			require.InDelta(t, delay.MaxDelay, s.In, float64(time.Hour))
+		})
+	}
 }

@@ -66,3 +66,15 @@ func (s *server) outcomes() (ends []Outcome) {
 	}
 	return ends
 }
+
+// NextAfterRecording has the timer that records ends fire when there are none to record, while no task is known to be
+// due. It returns how many tasks the next call claims, as after a message.
+func (q *Queue) NextAfterRecording() (wanted int) {
+	s := q.server(nil)
+	s.claims = q.client.wheel.Now().Add(time.Hour)
+	s.kick(nil)
+	if call, _, _ := s.next(); call != nil {
+		wanted = call.wanted
+	}
+	return wanted
+}

@@ -99,7 +99,8 @@ func WithLease(d time.Duration) QueueOption {
 }
 
 // WithRetry sets how often a task is attempted at most, 1 or more, if its handler returns errors, and the time until
-// the next attempt after a number of failures. The default is 5 and Backoff(time.Second, time.Hour).
+// the next attempt after a number of failures, 0 to MaxDelay; other times count as the nearer of these. The default is
+// 5 and Backoff(time.Second, time.Hour).
 func WithRetry(attempts int, backoff func(failures int) time.Duration) QueueOption {
 	return queueOption(func(c *queueConfig) error {
 		switch {

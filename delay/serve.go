@@ -229,11 +229,16 @@ func (s *server) endLocked(a *attempt, outcome Outcome, pause time.Duration) {
 	}
 }
 
+// kick has the next call record ends. If another call has taken them along, it does nothing: the group joins kicks, and
+// that of a message must lead to a call.
 func (s *server) kick(error) {
 	s.mu.Lock()
-	s.kicks, s.records = false, true
+	s.kicks, s.records = false, len(s.ends) > 0
+	records := s.records
 	s.mu.Unlock()
-	s.queue.client.claims.Kick(s.queue.name)
+	if records {
+		s.queue.client.claims.Kick(s.queue.name)
+	}
 }
 
 // capacityLocked returns how many tasks may be claimed: one for each worker, and those that a worker begins soon.
