@@ -41,59 +41,64 @@ type ending struct {
 	pause   time.Duration // until the next attempt may begin
 }
 
-// work runs tasks while there are any.
+// work runs tasks while there are any. If a function of the user ends the goroutine, another continues the worker.
 func (s *server) work(a *attempt) {
+	defer func() {
+		if a != nil {
+			s.queue.client.gate.Workers.Go(func() { s.work(a) })
+		}
+	}()
 	for a != nil {
-		a = s.attempt(a)
+		s.attempt(&a)
 	}
 }
 
-// attempt runs a task once, and returns the next one for the worker. If the handler ends the goroutine, another
-// continues the worker.
-func (s *server) attempt(a *attempt) (next *attempt) {
-	c, e := s.queue.client, s.event(a)
+// attempt runs a task once, and puts the next one for the worker in its place. The handler, the hooks and the backoff
+// may end the goroutine: all that must follow is deferred.
+func (s *server) attempt(next **attempt) {
+	a, c := *next, s.queue.client
+	e := s.event(a)
+	outcome, pause := Lost, time.Duration(0)
+	defer func() { *next = s.leave(a, outcome, pause, e.Took) }()
 	if !a.lease.Valid() { // while it waited: another process may run it
 		e.Outcome = Lost
 		c.monitor.ended(e, false)
-		return s.leave(a, Lost, 0, 0)
+		return
 	}
 	began := c.wheel.Now()
 	e.Late = max(0, began.Sub(a.due))
-	e.Context = c.monitor.began(a.lease.Context(s.ctx), e)
-	e.Err = fmt.Errorf("delay: the handler of %s has ended its goroutine", scripts.Quote(a.ID))
-	returned := false
+	e.Context = a.lease.Context(s.ctx)
+	e.Err = fmt.Errorf("delay: the handler of %s or a hook has ended its goroutine", scripts.Quote(a.ID))
 	defer func() {
 		e.Took = c.wheel.Now().Sub(began)
-		outcome, pause := s.outcome(a, e.Err)
+		outcome = s.outcome(a, e.Err)
 		if e.Outcome = outcome; a.lease.Err() != nil {
 			e.Outcome = Lost
 		}
-		c.monitor.ended(e, true)
-		if next = s.leave(a, outcome, pause, e.Took); !returned {
-			c.gate.Workers.Go(func() { s.work(next) })
+		if outcome == Retried {
+			pause = time.Second // if the backoff does not return
+			defer c.monitor.call(func() { pause = min(max(0, s.queue.config.backoff(a.Failures+1)), MaxDelay) })
 		}
+		c.monitor.ended(e, true)
 	}()
+	e.Context = c.monitor.began(e.Context, e)
 	e.Err = s.run(e.Context, a)
-	returned = true
-	return nil // what the deferred function returns
 }
 
-// outcome returns how an attempt has ended, and the time until the next one. That it is done counts although the lease
-// is lost: Redis decides by the token.
-func (s *server) outcome(a *attempt, err error) (outcome Outcome, pause time.Duration) {
-	switch config := &s.queue.config; {
+// outcome returns how an attempt has ended. That it is done counts although the lease is lost: Redis decides by the
+// token.
+func (s *server) outcome(a *attempt, err error) Outcome {
+	switch {
 	case err == nil:
-		return Done, 0
+		return Done
 	case a.lease.Err() != nil:
-		return Lost, 0
+		return Lost
 	case s.ctx.Err() != nil:
-		return HandedBack, 0
-	case a.Failures+1 >= config.attempts:
-		return Exhausted, 0
+		return HandedBack
+	case a.Failures+1 >= s.queue.config.attempts:
+		return Exhausted
 	default:
-		pause = time.Second // if the function of the user panics
-		s.queue.client.monitor.call(func() { pause = config.backoff(a.Failures + 1) })
-		return Retried, min(max(0, pause), MaxDelay)
+		return Retried
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,15 +29,47 @@ func TestServe_NoTaskBeginsAfterTheEnd(t *testing.T) {
 	require.Equal(t, []delay.Outcome{delay.HandedBack}, ends)
 }
 
-// A handler that calls a function such as FailNow of package testing ends its goroutine.
-func TestServe_AHandlerThatEndsItsGoroutineHasFailed(t *testing.T) {
+// A function that calls another such as FailNow of package testing ends its goroutine. The task is attempted again, and
+// the worker goes on.
+func TestServe_FunctionsThatPanicOrEndTheirGoroutine(t *testing.T) {
 	t.Parallel()
+	panics := func() { panic("by the test") }
+	for how, fail := range map[string]func(){"panics": panics, "ends its goroutine": runtime.Goexit} {
+		for _, where := range []string{"handler", "Hooks.Context", "Hooks.Ended", "backoff"} {
+			t.Run(where+" "+how, func(t *testing.T) {
+				t.Parallel()
+				var once sync.Once
+				failing(t, func(place string) {
+					if place == where {
+						once.Do(fail)
+					}
+				})
+			})
+		}
+	}
+}
+
+// failing attempts a task that fails once, and calls at in each function of the user.
+func failing(t *testing.T, at func(where string)) {
 	ended := make(chan delay.Event, 10)
-	c := newClient(t, redistest.Shared(t).Client(t), delay.WithHooks(delay.Hooks{Ended: func(e delay.Event) { ended <- e }}))
-	q := c.Queue(redistest.Name(t), delay.WithRetry(2, delay.Backoff(time.Millisecond, time.Second)))
+	c := newClient(t, redistest.Shared(t).Client(t), delay.WithHooks(delay.Hooks{
+		Context: func(ctx context.Context, _ delay.Event) context.Context {
+			at("Hooks.Context")
+			return ctx
+		},
+		Ended: func(e delay.Event) {
+			ended <- e
+			at("Hooks.Ended")
+		},
+	}))
+	q := c.Queue(redistest.Name(t), delay.WithRetry(2, func(int) time.Duration {
+		at("backoff")
+		return time.Millisecond
+	}))
 	stop := serve(t, q, 1, func(_ context.Context, task *delay.Task) error {
+		at("handler")
 		if task.Failures == 0 {
-			runtime.Goexit()
+			return errors.New("the first attempt")
 		}
 		return nil
 	})
@@ -51,6 +84,7 @@ func TestServe_AHandlerThatEndsItsGoroutineHasFailed(t *testing.T) {
 		}
 	}
 	stop()
+	require.Zero(t, c.Stats().Running)
 }
 
 // A handler may change its Task.
@@ -101,10 +135,12 @@ func TestServe_ALostLeaseIsNoFailure(t *testing.T) {
 	}
 }
 
-// A task that waits for a worker does not begin after its lease is lost, for it may run in another process.
+// A task that waits for a worker does not begin after its lease is lost, for it may run in another process. The worker
+// goes on, also if a hook ends its goroutine.
 func TestServe_ATaskWhoseLeaseIsLostDoesNotBegin(t *testing.T) {
 	t.Parallel()
-	c := newClient(t, redistest.Shared(t).Client(t))
+	hooks := delay.Hooks{Ended: func(delay.Event) { runtime.Goexit() }}
+	c := newClient(t, redistest.Shared(t).Client(t), delay.WithHooks(hooks))
 	ends, err := c.Queue(redistest.Name(t)).BeginLost(func(context.Context, *delay.Task) error {
 		t.Error("it has begun")
 		return nil
@@ -168,20 +204,6 @@ func TestStats_CountScheduledAndCancelledTasks(t *testing.T) {
 	require.True(t, cancelled && err == nil)
 	s := c.Stats()
 	require.Equal(t, []int64{3, 1, 2}, []int64{s.Scheduled, s.Cancelled, s.Exhausted})
-}
-
-func TestServe_ABackoffThatPanicsEndsNothing(t *testing.T) {
-	t.Parallel()
-	q := newClient(t, redistest.Shared(t).Client(t)).Queue(redistest.Name(t),
-		delay.WithRetry(2, func(int) time.Duration { panic("no") }))
-	attempts := make(chan int, 2)
-	serve(t, q, 1, func(_ context.Context, task *delay.Task) error {
-		attempts <- task.Failures
-		return errors.New("again")
-	})
-	require.NoError(t, q.Schedule(t.Context(), "a", 0, nil))
-	require.Equal(t, 0, <-attempts)
-	require.Equal(t, 1, <-attempts)
 }
 
 // A process whose wheel has stopped cannot keep the lease of a task. It does not claim tasks again and again.

@@ -20,16 +20,17 @@ func (q *Queue) StopThenBegin(handle func(context.Context, *Task) error) (ends [
 	return s.outcomes(), nil
 }
 
-// BeginLost has a worker begin a task that has waited for it, and whose lease is lost. It returns the ends of attempts
-// that are to be recorded.
+// BeginLost has a worker begin a task that has waited for it, and whose lease is lost. It waits until the worker has
+// left, and returns the ends of attempts that are to be recorded.
 func (q *Queue) BeginLost(handle func(context.Context, *Task) error) (ends []Outcome, err error) {
 	s, a, err := q.claimedOne(handle)
 	if err != nil {
 		return nil, err
 	}
 	a.lease.Gone()
-	s.running = 1
-	s.work(a)
+	s.running, s.stopped = 1, true
+	go s.work(a)
+	<-s.idle
 	return s.outcomes(), nil
 }
 

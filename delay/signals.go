@@ -40,7 +40,8 @@ type Event struct {
 }
 
 // Hooks are functions that a Client calls, for metrics and traces. Each may be nil. They run where the event happens,
-// several at a time, and must return soon. A panic of a hook is logged.
+// several at a time, and must return soon. A panic of a hook is logged. A hook that panics or ends its goroutine harms
+// no other attempt.
 type Hooks struct {
 	// Headers returns a text of up to 1024 bytes that is stored with a task that is scheduled under ctx, such as the
 	// trace of the caller.
