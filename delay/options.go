@@ -145,7 +145,8 @@ func (o scheduleOption) applySchedule(c *scheduleConfig) { o(c) }
 func IfAbsent() ScheduleOption { return scheduleOption(func(c *scheduleConfig) { c.absent = true }) }
 
 // WithMaxWait makes a task run d after it was scheduled for the first time at the latest, however often it is
-// scheduled again or rescheduled: a debounce with a longest wait.
+// scheduled again or rescheduled: a debounce with a longest wait, 1 ns to MaxDelay. Each of the calls must give it; one
+// without it is not bounded. 0 is no bound.
 func WithMaxWait(d time.Duration) ScheduleOption {
 	return scheduleOption(func(c *scheduleConfig) { c.most = d })
 }

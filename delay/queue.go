@@ -49,8 +49,8 @@ func (q *Queue) Err() error { return q.err }
 // edit is one request of a caller.
 type edit struct {
 	verb, id, at, mode, text string
-	most                     int64 // us
-	done                     bool  // what the script did
+	most                     string // us
+	done                     bool   // what the script did
 
 	sent int // of the first request of a batch: how many of them are in the call
 }
@@ -128,7 +128,7 @@ func (q *Queue) edit(ctx context.Context, verb, id, at string, payload []byte, o
 	case cfg.most < 0 || cfg.most > MaxDelay:
 		return false, argument.Error("WithMaxWait", cfg.most, "must be 0 to 87600h")
 	}
-	e := &edit{verb: verb, id: id, at: at, mode: "replace", most: cfg.most.Microseconds()}
+	e := &edit{verb: verb, id: id, at: at, mode: "replace", most: micros(cfg.most)}
 	if cfg.absent {
 		e.mode = "absent"
 	}

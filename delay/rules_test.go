@@ -332,6 +332,11 @@ func TestRules_ATimeIsRoundedUp(t *testing.T) {
 	s, err := q.State(t.Context(), "a")
 	require.NoError(t, err)
 	require.False(t, s.At.Before(at), "%v is before %v", s.At, at)
+
+	require.NoError(t, q.Schedule(t.Context(), "bounded", time.Hour, nil, delay.WithMaxWait(1)))
+	s, err = q.State(t.Context(), "bounded")
+	require.NoError(t, err)
+	require.LessOrEqual(t, s.In, time.Microsecond, "a shorter longest wait than a microsecond is none")
 }
 
 func TestBackoff_DoublesUpToTheLongest(t *testing.T) {
