@@ -6,7 +6,7 @@
 //	defer delays.Close(ctx)
 //	orders := delays.Queue("orders")
 //	err = orders.Schedule(ctx, "order-7", 30*time.Minute, payload)
-//	ok, err := orders.Cancel(ctx, "order-7") // it was paid: the task never runs
+//	ok, err := orders.Cancel(ctx, "order-7") // it was paid: if ok, no attempt begins
 //
 //	err = orders.Serve(ctx, 16, func(ctx context.Context, t *delay.Task) error { // in any number of processes
 //		return closeOrder(ctx, t.ID, t.Payload, t.Token)
@@ -21,7 +21,7 @@
 //     Serve ends before its handler has succeeded, and if its lease ends: because its process died, was frozen, or
 //     did not reach Redis. There is no other second attempt, whichever replies were lost.
 //   - Schedule, Cancel and Reschedule take effect at most once, however often the Client sends them.
-//   - If Cancel returns true, the task never runs again.
+//   - If Cancel returns true, no attempt of the task that it removed begins. One that has begun before may still run.
 //   - [Task.Token] rises with every attempt of an id, so that a store can refuse a late one. The effect of a task is
 //     made once if it is made only where it is still to be made; see docs/delay.md.
 //   - The context of a handler ends before another process can run its task.

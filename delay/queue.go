@@ -91,9 +91,9 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration, 
 	return q.edit(ctx, "move", id, micros(delay), nil, opts)
 }
 
-// Cancel removes a pending task, and reports whether it did: then the task never runs again. It returns false for a
-// claimed task, which may be running; no further attempt follows that one. A task that was scheduled meanwhile is
-// removed. For errors see Schedule.
+// Cancel removes a pending task, and reports whether it did: then no attempt of that task begins. For a claimed task,
+// which may be running, it returns false, and no further attempt follows that one. If another task was scheduled
+// meanwhile under the id, Cancel removes it and returns true; the claimed one may still begin. For errors see Schedule.
 func (q *Queue) Cancel(ctx context.Context, id string) (bool, error) {
 	return q.edit(ctx, "cancel", id, "", nil, nil)
 }

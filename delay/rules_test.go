@@ -339,6 +339,19 @@ func TestRules_ATimeIsRoundedUp(t *testing.T) {
 	require.LessOrEqual(t, s.In, time.Microsecond, "a shorter longest wait than a microsecond is none")
 }
 
+// Lateness counts from the call that scheduled the task.
+func TestRules_ATimeThatHasPassedMeansNow(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Shared(t).Client(t)
+	q := newClient(t, rdb).Queue(redistest.Name(t))
+	now, err := rdb.Time(t.Context()).Result()
+	require.NoError(t, err)
+	require.NoError(t, q.ScheduleAt(t.Context(), "a", time.UnixMicro(0), nil))
+	s, err := q.State(t.Context(), "a")
+	require.NoError(t, err)
+	require.False(t, s.At.Before(now), s.At)
+}
+
 func TestBackoff_DoublesUpToTheLongest(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
