@@ -3,6 +3,7 @@ package delay_test
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -98,6 +99,29 @@ func TestClient_IsClosed(t *testing.T) {
 	require.ErrorIs(t, q.Serve(ctx, 1, func(context.Context, *delay.Task) error { return nil }), delay.ErrClosed)
 	_, err := q.State(ctx, "a")
 	require.ErrorIs(t, err, delay.ErrClosed)
+}
+
+// A loop over a list may last as long as it wants.
+func TestClose_DoesNotWaitForLoopsOverLists(t *testing.T) {
+	t.Parallel()
+	c := newClient(t, redistest.Shared(t).Client(t))
+	q, n := c.Queue(redistest.Name(t)), 0
+	for i := range 150 {
+		require.NoError(t, q.Schedule(t.Context(), strconv.Itoa(i), time.Hour, nil))
+	}
+	for _, err := range q.PendingTasks(t.Context()) {
+		if n++; n == 1 {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			require.NoError(t, c.Close(ctx))
+		}
+		if n > 100 {
+			require.ErrorIs(t, err, delay.ErrClosed)
+		} else {
+			require.NoError(t, err)
+		}
+	}
+	require.Equal(t, 101, n, "the tasks of the page, and the error of the next one")
 }
 
 func TestClose_WaitsNoLongerThanALeaseForARedisThatHangs(t *testing.T) {

@@ -60,8 +60,9 @@ func (q *Queue) State(ctx context.Context, id string) (State, error) {
 const pageSize = 100
 
 // PendingTasks yields the pending tasks in the order of their times. Tasks that come, go or move meanwhile may be
-// missed or yielded twice; the loop may change the task that it was given. It ends with an error of Redis or ctx. Each
-// page of 100 blocks for three round trips.
+// missed or yielded twice; the loop may change the task that it was given. It ends with an error of Redis or ctx, or
+// ErrClosed. Each page of 100 blocks for three round trips. A claimed task is not pending. One that was scheduled
+// meanwhile under its id is not yielded either; it is the Next of State.
 func (q *Queue) PendingTasks(ctx context.Context) iter.Seq2[State, error] {
 	return q.list(ctx, "due", Pending)
 }
@@ -73,11 +74,6 @@ func (q *Queue) FailedTasks(ctx context.Context) iter.Seq2[State, error] {
 
 func (q *Queue) list(ctx context.Context, part string, phase Phase) iter.Seq2[State, error] {
 	return func(yield func(State, error) bool) {
-		if err := q.check(ctx); err != nil {
-			yield(State{}, err)
-			return
-		}
-		defer q.client.gate.Leave()
 		set := scripts.DelayKey(q.name, part)
 		for at := (&redis.ZRangeBy{Min: "-inf", Max: "+inf", Count: pageSize}); at != nil; {
 			states, last, err := q.page(ctx, set, at)
@@ -90,7 +86,7 @@ func (q *Queue) list(ctx context.Context, part string, phase Phase) iter.Seq2[St
 				at, err = q.pageAfter(ctx, set, at, last)
 			}
 			if err != nil {
-				yield(State{}, operationError("list", q.name, err))
+				yield(State{}, err)
 				return
 			}
 		}
@@ -101,8 +97,16 @@ func (q *Queue) list(ctx context.Context, part string, phase Phase) iter.Seq2[St
 func (q *Queue) page(
 	ctx context.Context, set string, at *redis.ZRangeBy,
 ) (states []State, last []redis.Z, err error) {
-	if last, err = q.client.redis.Client.ZRangeByScoreWithScores(ctx, set, at).Result(); err != nil || len(last) == 0 {
+	if err = q.check(ctx); err != nil {
 		return nil, nil, err
+	}
+	defer q.client.gate.Leave()
+	last, err = q.client.redis.Client.ZRangeByScoreWithScores(ctx, set, at).Result()
+	if err != nil {
+		return nil, nil, operationError("list", q.name, err)
+	}
+	if len(last) == 0 {
+		return nil, nil, nil
 	}
 	ids := make([]string, len(last))
 	for i, z := range last {
@@ -120,6 +124,10 @@ func (q *Queue) pageAfter(
 	if len(last) < pageSize {
 		return nil, nil //nolint:nilnil // there is no page, and no error
 	}
+	if err := q.check(ctx); err != nil {
+		return nil, err
+	}
+	defer q.client.gate.Leave()
 	score := last[len(last)-1].Score
 	next := &redis.ZRangeBy{Min: strconv.FormatFloat(score, 'f', -1, 64), Max: at.Max, Count: pageSize}
 	if next.Min == at.Min {
@@ -132,12 +140,15 @@ func (q *Queue) pageAfter(
 		}
 	}
 	scores, err := q.client.redis.Client.ZMScore(ctx, set, same...).Result()
+	if err != nil {
+		return nil, operationError("list", q.name, err)
+	}
 	for _, s := range scores {
 		if s == score {
 			next.Offset++
 		}
 	}
-	return next, err
+	return next, nil
 }
 
 // check checks a call without arguments, and enters the gate if there is no error.
