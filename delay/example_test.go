@@ -2,6 +2,7 @@ package delay_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"time"
@@ -10,8 +11,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 )
 
-func newDelays() *delay.Client {
-	delays, err := delay.New(redistest.Open())
+func newDelays(opts ...delay.Option) *delay.Client {
+	delays, err := delay.New(redistest.Open(), opts...)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -67,4 +68,35 @@ func ExampleQueue_Serve() {
 	})
 	fmt.Println(err)
 	// Output: <nil>
+}
+
+func ExampleQueue_FailedTasks() {
+	ctx, cancel := context.WithCancel(context.Background())
+	delays := newDelays(delay.WithHooks(delay.Hooks{Ended: func(delay.Event) { cancel() }}))
+	orders := delays.Queue("orders", delay.WithRetry(1, delay.Backoff(time.Second, time.Hour)))
+	if err := orders.Schedule(ctx, "order-7", 0, nil); err != nil {
+		log.Fatal(err)
+	}
+	err := orders.Serve(ctx, 1, func(context.Context, *delay.Task) error {
+		return errors.New("the warehouse is closed")
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	ctx = context.Background()
+	for task, err := range orders.FailedTasks(ctx) { // PendingTasks yields those that wait for their time, by time
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(task.ID, "has failed", task.Failures, "times")
+		if _, err := orders.RetryFailed(ctx, task.ID); err != nil { // it is due now, with all attempts before it
+			log.Fatal(err)
+		}
+	}
+	state, err := orders.State(ctx, "order-7") // its Phase is Pending, Claimed, Failed, or Unknown if it has ended
+	fmt.Println(state.Phase, state.Failures, err)
+	// Output:
+	// order-7 has failed 1 times
+	// pending 0 <nil>
 }
