@@ -155,7 +155,8 @@ func (s *CountingSemaphore) enter(ctx context.Context, n int64) error {
 }
 
 // Release adds n permits, 0 to MaxPermits, and wakes waiters in all processes. It creates the semaphore if
-// it does not exist. Release cannot tell whether the permits were acquired before; only WithMax limits
+// it does not exist, with these permits alone, and TrySetPermits then finds it set: use ReleaseIfExists if
+// Redis may lose its data. Release cannot tell whether the permits were acquired before; only WithMax limits
 // their number (ErrOverRelease). It blocks for one round trip, which concurrent releases share. For n 0 it
 // does nothing.
 //

@@ -187,7 +187,8 @@ func (c *counted) Release(ctx context.Context) (history.Step, error) {
 	c.gone = true
 	c.mu.Unlock()
 	for ctx := context.WithoutCancel(ctx); ; {
-		switch err := c.s.Release(ctx, c.n); {
+		// After a loss of data, Release could create the semaphore with these permits alone.
+		switch _, err := c.s.ReleaseIfExists(ctx, c.n); {
 		case err == nil:
 			return history.Released, nil
 		case errors.Is(err, semaphore.ErrUnconfirmed), errors.Is(err, semaphore.ErrClosed):
