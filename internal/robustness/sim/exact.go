@@ -109,6 +109,7 @@ func (b *exactBucket) follow(e *execution) (wrong string) {
 			}
 		}
 	}
+	b.charges = slices.DeleteFunc(b.charges, func(c *bucketCharge) bool { return c.worth < 0.01 }) // as if never made
 	if debt > 0 {
 		b.add(&bucketCharge{at: now, worth: float64(debt), most: whole, debt: true})
 		at := len(d.args)

@@ -147,6 +147,14 @@ func TestJudgeScripts_FindsWhatIsGrantedTooEarly(t *testing.T) {
 			{100 * ms, "rate_gcra", "1 200000 0 0 0 0 1 5 0 200000 0 200000 0", []int64{100000, 200000, 0, 200000}},
 			{190 * ms, "rate_gcra", "1 200000 0 0 1 100000 0 1", []int64{190000, 300000, 0, 0, 1}},
 		}},
+		{"a bucket in debt to which reservations were given back, the last one first", "GCRA limit", false, []sim.Script{
+			{0, "rate_gcra", "1 60200000 0 0 1 200000 0 1 1 0", []int64{0, 200000, 0, 0, 1, 5, 0}},
+			{0, "rate_gcra", "1 60200000 0 0 1 200000 0 1 1 0", []int64{0, 400000, 0, 0, 1, 5, 0}},
+			{0, "rate_gcra", "1 60200000 0 0 1 200000 0 1 1 0", []int64{0, 600000, 0, 0, 1, 5, 0}},
+			{10 * ms, "rate_gcra", "1 200000 0 0 0 0 1 5 0 600000 0 200000 0", []int64{10000, 400000, 0, 200000}},
+			{10 * ms, "rate_gcra", "1 200000 0 0 0 0 1 5 0 400000 0 200000 0", []int64{10000, 200000, 0, 200000}},
+			{30 * ms, "rate_gcra", "1 200000 0 0 0 0 0 100000 0 0", []int64{30000, 230001, 0, 30001}},
+		}},
 		{"a bucket in debt", "GCRA limit", true, []sim.Script{
 			{0, "rate_gcra", "1 60200000 0 0 1 200000 0 1 1 0", []int64{0, 200000, 0, 0, 1, 5, 0}},
 			{10 * ms, "rate_gcra", "1 200000 0 0 0 0 0 200000 0 200000", []int64{10000, 400000, 0, 200000}},
