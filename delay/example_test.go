@@ -90,7 +90,7 @@ func ExampleQueue_FailedTasks() {
 			log.Fatal(err)
 		}
 		fmt.Println(task.ID, "has failed", task.Failures, "times")
-		if _, err := orders.RetryFailed(ctx, task.ID); err != nil { // it is due now, with all attempts before it
+		if _, err := orders.RetryFailed(ctx, task.ID); err != nil { // it is due now, with as many attempts as a new task
 			log.Fatal(err)
 		}
 	}

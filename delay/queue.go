@@ -91,9 +91,10 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration, 
 	return q.edit(ctx, "move", id, micros(delay), nil, opts)
 }
 
-// Cancel removes a pending task, and reports whether it did: then no attempt of that task begins. For a claimed task,
-// which may be running, it returns false, and no further attempt follows that one. If another task was scheduled
-// meanwhile under the id, Cancel removes it and returns true; the claimed one may still begin. For errors see Schedule.
+// Cancel removes a pending task, and reports whether it did: then no attempt of that task begins. For a claimed task it
+// returns false, and no attempt follows the one that it is claimed for, which may be running, or begin soon, or never:
+// if it is handed back or its lease ends before it begins, the task is gone. If another task was scheduled meanwhile
+// under the id, Cancel removes that one and returns true; the claimed one may still begin. For errors see Schedule.
 func (q *Queue) Cancel(ctx context.Context, id string) (bool, error) {
 	return q.edit(ctx, "cancel", id, "", nil, nil)
 }
