@@ -103,12 +103,7 @@ type claimedTask struct {
 // work claims up to wanted tasks, and records ends of four words each.
 func (p *process) work(number, wanted int, ends ...any) (recorded int64, found []claimedTask) {
 	p.t.Helper()
-	require.Zero(p.t, len(ends)%4)
-	args := append([]any{
-		number, 600_000, cmp.Or(p.lease, redistest.SafeLease).Microseconds(), wanted, 5_000, 3, cmp.Or(p.kept, 100),
-		time.Hour.Microseconds(), 86_400_000, "PUBLISH", scripts.DelayChannel(p.name),
-	}, ends...)
-	reply, err := p.rdb.Eval(p.t.Context(), p.source(scripts.DelayWork), p.keys("claims:"+p.id, "token"), args...).Slice()
+	reply, err := p.tryWork(number, wanted, ends...).Slice()
 	require.NoError(p.t, err)
 	for fields := reply[2:]; len(fields) > 0; fields = fields[6:] {
 		token, err := strconv.ParseInt(fields[5].(string), 10, 64)
@@ -119,6 +114,17 @@ func (p *process) work(number, wanted int, ends ...any) (recorded int64, found [
 		})
 	}
 	return reply[1].(int64), found
+}
+
+// tryWork calls delay_work.
+func (p *process) tryWork(number, wanted int, ends ...any) *redis.Cmd {
+	p.t.Helper()
+	require.Zero(p.t, len(ends)%4)
+	args := append([]any{
+		number, 600_000, cmp.Or(p.lease, redistest.SafeLease).Microseconds(), wanted, 5_000, 3, cmp.Or(p.kept, 100),
+		time.Hour.Microseconds(), 86_400_000, "PUBLISH", scripts.DelayChannel(p.name),
+	}, ends...)
+	return p.rdb.Eval(p.t.Context(), p.source(scripts.DelayWork), p.keys("claims:"+p.id, "token"), args...)
 }
 
 // claim claims the one task that is due.

@@ -72,7 +72,8 @@ func (q *Queue) Schedule(
 	return err
 }
 
-// ScheduleAt is Schedule for a time, which the clock of Redis reaches. A time that has passed means now.
+// ScheduleAt is Schedule for a time, which the clock of Redis reaches. A task whose time has passed runs at once, and is
+// late since then.
 func (q *Queue) ScheduleAt(ctx context.Context, id string, t time.Time, payload []byte, opts ...ScheduleOption) error {
 	if t.Before(time.UnixMicro(0)) || t.After(time.UnixMicro(1<<52)) {
 		return argument.Error("time", t, "must be 1970 to 2112")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
 func TestRules_ATaskScheduledWhileOneOfItsIDRunsIsKept(t *testing.T) {
@@ -156,6 +157,42 @@ func TestRules_LeasesEndAlthoughTheClockWasSetBack(t *testing.T) {
 	p.back -= 2 * 5 * time.Second
 	again := p.other().claim(1)
 	require.EqualValues(t, 1, again.losses)
+}
+
+// A lease that was renewed after the clock of Redis was set back is not longer than others either.
+func TestRules_RenewedLeasesEndAlthoughTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t)
+	p.edit(1, schedule("a", 0, "p")...)
+	a := p.claim(1)
+	p.back = time.Hour
+	keys := []string{p.key("running"), p.key("attempts")}
+	renewed, err := p.rdb.Eval(t.Context(), p.source(scripts.DelayRenew), keys,
+		a.id, a.token, redistest.SafeLease.Microseconds()).Int64Slice()
+	require.NoError(t, err)
+	require.Equal(t, []int64{1}, renewed)
+	p.back -= 2 * redistest.SafeLease
+	require.EqualValues(t, 1, p.other().claim(1).losses)
+}
+
+// No number of Lua is exact from 2^53 on. Then nothing is claimed, and nothing has changed.
+func TestRules_TokensEndBelowTheLargestExactNumber(t *testing.T) {
+	t.Parallel()
+	for last, want := range map[int64]int{1<<53 - 3: 2, 1<<53 - 2: 0, 1<<53 - 1: 0, 1 << 53: 0} {
+		p := newProcess(t)
+		p.edit(1, append(schedule("a", 0, "p"), schedule("b", 0, "p")...)...)
+		require.NoError(t, p.rdb.Set(t.Context(), p.key("token"), last, 0).Err())
+		if want == 0 {
+			reply := p.tryWork(1, 2)
+			require.ErrorContains(t, reply.Err(), "WRONGKIND", last)
+			require.EqualValues(t, 2, p.rdb.ZCard(t.Context(), p.key("due")).Val())
+			continue
+		}
+		_, found := p.work(1, 2)
+		require.Len(t, found, want)
+		require.Less(t, found[1].token, int64(1<<53))
+		require.NotEqual(t, found[0].token, found[1].token)
+	}
 }
 
 func TestRules_TheNumberOfFailedTasksIsBounded(t *testing.T) {
@@ -337,19 +374,6 @@ func TestRules_ATimeIsRoundedUp(t *testing.T) {
 	s, err = q.State(t.Context(), "bounded")
 	require.NoError(t, err)
 	require.LessOrEqual(t, s.In, time.Microsecond, "a shorter longest wait than a microsecond is none")
-}
-
-// Lateness counts from the call that scheduled the task.
-func TestRules_ATimeThatHasPassedMeansNow(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.Shared(t).Client(t)
-	q := newClient(t, rdb).Queue(redistest.Name(t))
-	now, err := rdb.Time(t.Context()).Result()
-	require.NoError(t, err)
-	require.NoError(t, q.ScheduleAt(t.Context(), "a", time.UnixMicro(0), nil))
-	s, err := q.State(t.Context(), "a")
-	require.NoError(t, err)
-	require.False(t, s.At.Before(now), s.At)
 }
 
 func TestBackoff_DoublesUpToTheLongest(t *testing.T) {

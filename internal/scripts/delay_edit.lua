@@ -46,7 +46,7 @@ read_parts('text attempt later due ends failed', ids, 1, #ids)
 -- bounded returns when a task is to run, and its text. If its delay is bounded, that counts from when it was first scheduled, which is
 -- in the text that it has, or now.
 local function bounded(wanted, most, old, text)
-  local at = string.sub(wanted, 1, 1) == '@' and math.max(now, tonumber(string.sub(wanted, 2))) or now + wanted
+  local at = string.sub(wanted, 1, 1) == '@' and tonumber(string.sub(wanted, 2)) or now + wanted
   if most == 0 then
     return at, text
   end

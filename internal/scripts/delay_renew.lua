@@ -15,7 +15,7 @@ for at = 1, #ARGV, 3 do
   local held = token == ARGV[at + 1] and redis.call('ZSCORE', running_key, id)
   held = held and tonumber(held) > now
   if held then
-    redis.call('ZADD', running_key, 'XX', 'GT', instant(now + ARGV[at + 2]), id)
+    redis.call('ZADD', running_key, 'XX', instant(now + ARGV[at + 2]), id) -- also if the clock was set back
   end
   reply[#reply + 1] = held and 1 or 0
 end

@@ -169,13 +169,13 @@ ends = now + lease_us
 local records = {}
 if count > 0 then
   local last_token = redis.call('GET', token_key) or '0'
-  if not string.match(last_token, '^%d+$') or tonumber(last_token) >= 2 ^ 53 then
-    return redis.error_reply('WRONGKIND the key of the last token holds no number')
-  end
-  base = math.max(tonumber(last_token), now)
+  base = string.match(last_token, '^%d+$') and math.max(tonumber(last_token), now) or 2 ^ 53
   for i = 1, count do
     local _, _, token = attempt_of(tasks[found[i]].attempt)
     base = math.max(base, tonumber(token)) -- also if the last token was lost
+  end
+  if base + count >= 2 ^ 53 then
+    return redis.error_reply('WRONGKIND the key of the last token holds no number, or one that is too large')
   end
   for i = 1, count do
     local task = tasks[found[i]]
