@@ -54,7 +54,7 @@ type Client struct {
 	claims *waitqueue.Group[string, *server]
 
 	mu      sync.Mutex
-	serving map[string]*server // guarded by mu; by the name of the queue
+	serving map[string]*server // guarded by mu; by the tag of the queue
 }
 
 // New returns a Client that uses rdb: a *redis.Client for one server or Sentinel, a *redis.ClusterClient, a

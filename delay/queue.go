@@ -21,12 +21,13 @@ import (
 type Queue struct {
 	client *Client
 	name   string
+	tag    string // name with a hash tag: orders and {orders} are one queue
 	config queueConfig
 	err    error // of the name or an option
 }
 
 // Queue returns the queue with the given name. It does not talk to Redis. A name has 1 to 65536 bytes; one that
-// contains a brace must contain a hash tag such as {orders}. If the name or an option is invalid, Err and all methods
+// contains a brace must contain a hash tag such as {orders}. The names orders and {orders} are those of one queue. If the name or an option is invalid, Err and all methods
 // return a *cogwheel.InvalidError.
 func (c *Client) Queue(name string, opts ...QueueOption) *Queue {
 	q := &Queue{client: c, name: name}
@@ -34,6 +35,7 @@ func (c *Client) Queue(name string, opts ...QueueOption) *Queue {
 	if q.err = client.CheckName(argument, name); q.err != nil {
 		return q
 	}
+	q.tag = scripts.DelayTag(name)
 	if q.err = invalid.Apply(argument, &q.config, opts, QueueOption.applyQueue); q.err == nil {
 		q.err = c.redis.CheckLease("WithLease", q.config.lease)
 	}
@@ -141,7 +143,7 @@ func (q *Queue) edit(ctx context.Context, verb, id, at string, payload []byte, o
 		return false, ErrClosed
 	}
 	defer q.client.gate.Leave()
-	e, err := q.client.edits.Wait(ctx, q.name, e)
+	e, err := q.client.edits.Wait(ctx, q.tag, e)
 	switch {
 	case err == nil:
 		if e.done {

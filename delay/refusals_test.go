@@ -5,10 +5,12 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel"
@@ -86,6 +88,27 @@ func TestServe_OnceForEachClient(t *testing.T) {
 	serve(t, c.Queue(name), 1, handle) // and may be followed by another
 	require.NoError(t, c.Queue(name).Schedule(t.Context(), "c", 0, nil))
 	require.Equal(t, "c", <-ran)
+}
+
+// "orders" and "{orders}" have the same keys, so they are one queue.
+func TestQueue_ANameAndItsHashTagAreOneQueue(t *testing.T) {
+	t.Parallel()
+	c, name := newClient(t, redistest.Shared(t).Client(t)), redistest.Name(t)
+	handle := func(context.Context, *delay.Task) error { return nil }
+	serve(t, c.Queue(name), 1, handle)
+	redistest.Poll(t, func() bool { return c.Stats().Serving == 1 })
+	ctx, cancel := context.WithTimeout(t.Context(), redistest.Patience)
+	defer cancel()
+	require.ErrorIs(t, c.Queue("{"+name+"}").Serve(ctx, 1, handle), delay.ErrServing)
+
+	var all sync.WaitGroup
+	for i := range 200 {
+		all.Go(func() {
+			tagged := []string{name, "{" + name + "}"}[i%2]
+			assert.NoError(t, c.Queue(tagged).Schedule(t.Context(), strconv.Itoa(i), time.Hour, nil))
+		})
+	}
+	all.Wait()
 }
 
 func TestClient_IsClosed(t *testing.T) {

@@ -94,12 +94,12 @@ func (q *Queue) Serve(ctx context.Context, workers int, handle func(context.Cont
 	if !c.enterServing(s) {
 		return fmt.Errorf("%w: %s", ErrServing, scripts.Quote(q.name))
 	}
-	defer c.leaveServing(q.name)
+	defer c.leaveServing(q.tag)
 	highest.Raise(&c.longest, int64(q.config.lease))
 	recording, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
 	recorded := make(chan error, 1)
-	c.claims.WaitFunc(recording, q.name, s, func(_ *server, err error) { recorded <- err })
+	c.claims.WaitFunc(recording, q.tag, s, func(_ *server, err error) { recorded <- err })
 	var refused error
 	select {
 	case <-ctx.Done():
@@ -125,17 +125,17 @@ func (q *Queue) Serve(ctx context.Context, workers int, handle func(context.Cont
 func (c *Client) enterServing(s *server) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.serving[s.queue.name] != nil {
+	if c.serving[s.queue.tag] != nil {
 		return false
 	}
-	c.serving[s.queue.name] = s
+	c.serving[s.queue.tag] = s
 	return true
 }
 
-func (c *Client) leaveServing(name string) {
+func (c *Client) leaveServing(tag string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.serving, name)
+	delete(c.serving, tag)
 }
 
 // add begins the attempts that Redis has granted to a call. waits are how long before its time each was claimed. It
@@ -147,7 +147,7 @@ func (s *server) add(found []*attempt, waits []time.Duration, began time.Time) (
 		var err error
 		a.due = now.Add(waits[i])
 		a.lease, err = c.leases.Add(renewal.Spec{
-			Key: s.queue.name, ID: strconv.FormatInt(a.Token, 10) + " " + a.ID, TTL: s.queue.config.lease,
+			Key: s.queue.tag, ID: strconv.FormatInt(a.Token, 10) + " " + a.ID, TTL: s.queue.config.lease,
 			SentAt: began, Lost: ErrLost,
 		})
 		s.mu.Lock()
@@ -219,12 +219,12 @@ func (s *server) endLocked(a *attempt, outcome Outcome, pause time.Duration) {
 	c := s.queue.client
 	switch {
 	case s.stopped, s.more && 2*s.roomLocked() >= s.capacityLocked():
-		c.claims.Kick(s.queue.name)
+		c.claims.Kick(s.queue.tag)
 	case !s.kicks:
 		s.kicks = true
 		if _, err := wheelentry.AfterFuncAnyway(c.wheel, collecting, s.kick); err != nil {
 			s.kicks = false
-			c.claims.Kick(s.queue.name)
+			c.claims.Kick(s.queue.tag)
 		}
 	}
 }
@@ -237,7 +237,7 @@ func (s *server) kick(error) {
 	records := s.records
 	s.mu.Unlock()
 	if records {
-		s.queue.client.claims.Kick(s.queue.name)
+		s.queue.client.claims.Kick(s.queue.tag)
 	}
 }
 
@@ -292,7 +292,7 @@ func (s *server) stop() {
 	if s.running == 0 {
 		close(s.idle)
 	}
-	s.queue.client.claims.Kick(s.queue.name)
+	s.queue.client.claims.Kick(s.queue.tag)
 }
 
 // next returns the call to send, or none and the time until the next one, or 0 if that is unknown. over means that

@@ -1,5 +1,7 @@
 package scripts
 
+import "strings"
+
 // The scripts of delayed tasks. All keys of a queue have its name as their hash tag. Times are in microseconds of the
 // server's clock.
 var (
@@ -11,6 +13,9 @@ var (
 
 // DelayChannel returns the channel on which a queue announces that a task is due earlier than all others.
 func DelayChannel(name string) string { return PrefixName("cogwheel_delay", name) }
+
+// DelayTag returns the name with a hash tag, which is that of the queue of another name with the same keys.
+func DelayTag(name string) string { return strings.TrimSuffix(SuffixName(name, ""), ":") }
 
 // DelayKey returns the key of a part of a queue, such as "due".
 func DelayKey(name, part string) string { return SuffixName(name, "delay:"+part) }
