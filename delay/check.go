@@ -42,7 +42,7 @@ func (q *Queue) needs() []check.Needs {
 	own := check.Needs{
 		For:      "Queue",
 		Scripts:  []*scripts.Script{scripts.DelayEdit, scripts.DelayWork, scripts.DelayRenew, scripts.DelayState},
-		Commands: []string{"zrangebyscore", "zmscore"},
+		Commands: []string{"zrangebyscore"},
 		Name:     q.name,
 		Keys: append(keysOf(q.name), c.recordKey(q.name, "edits"), c.recordKey(q.name, "claims"),
 			scripts.DelayKey(q.name, "token")),

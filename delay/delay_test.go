@@ -388,6 +388,35 @@ func TestQueue_AListMayBeChangedInItsLoop(t *testing.T) {
 	require.Equal(t, 250, seen)
 }
 
+// A task that does not change is yielded once, whatever comes and goes beside it at the same instant.
+func TestQueue_AListSkipsNoTaskThatStays(t *testing.T) {
+	t.Parallel()
+	q, ctx := newClient(t, redistest.Shared(t).Client(t)).Queue(redistest.Name(t)), t.Context()
+	at := time.Now().Add(time.Hour)
+	name := func(i int) string { return fmt.Sprintf("%04d", i) }
+	for i := range 1000 {
+		require.NoError(t, q.ScheduleAt(ctx, name(i), at.Add(time.Duration(i/900)*time.Second), nil))
+	}
+	seen, gone := map[string]int{}, map[string]bool{}
+	for s, err := range q.PendingTasks(ctx) {
+		require.NoError(t, err)
+		seen[s.ID]++
+		if n := len(seen); n > 150 { // behind the loop one goes, and two come now and then
+			_, err := q.Cancel(ctx, name(n-150))
+			require.NoError(t, err)
+			gone[name(n-150)] = true
+			if n%50 == 0 {
+				require.NoError(t, q.ScheduleAt(ctx, name(0)+s.ID, at, nil))
+				require.NoError(t, q.ScheduleAt(ctx, name(1)+s.ID, at, nil))
+			}
+		}
+	}
+	for i := range 1000 {
+		require.Equal(t, 1, seen[name(i)], i)
+	}
+	require.Greater(t, len(gone), 800)
+}
+
 // Tasks that a process has claimed ahead do not wait for its slow handlers.
 func TestServe_TasksBehindASlowHandlerRunElsewhere(t *testing.T) {
 	t.Parallel()

@@ -27,8 +27,8 @@ type Queue struct {
 }
 
 // Queue returns the queue with the given name. It does not talk to Redis. A name has 1 to 65536 bytes; one that
-// contains a brace must contain a hash tag such as {orders}. The names orders and {orders} are those of one queue. If the name or an option is invalid, Err and all methods
-// return a *cogwheel.InvalidError.
+// contains a brace must contain a hash tag such as {orders}. The names orders and {orders} are those of one queue. If
+// the name or an option is invalid, Err and all methods return a *cogwheel.InvalidError.
 func (c *Client) Queue(name string, opts ...QueueOption) *Queue {
 	q := &Queue{client: c, name: name}
 	q.config = queueConfig{lease: DefaultLease, attempts: 5, backoff: Backoff(time.Second, time.Hour)}
@@ -74,8 +74,8 @@ func (q *Queue) Schedule(
 	return err
 }
 
-// ScheduleAt is Schedule for a time, which the clock of Redis reaches. A task whose time has passed runs at once, and is
-// late since then.
+// ScheduleAt is Schedule for a time, which the clock of Redis reaches. A task whose time has passed runs at once,
+// and is late since then.
 func (q *Queue) ScheduleAt(ctx context.Context, id string, t time.Time, payload []byte, opts ...ScheduleOption) error {
 	if t.Before(time.UnixMicro(0)) || t.After(time.UnixMicro(1<<52)) {
 		return argument.Error("time", t, "must be 1970 to 2112")

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel"
@@ -101,14 +99,16 @@ func TestQueue_ANameAndItsHashTagAreOneQueue(t *testing.T) {
 	defer cancel()
 	require.ErrorIs(t, c.Queue("{"+name+"}").Serve(ctx, 1, handle), delay.ErrServing)
 
-	var all sync.WaitGroup
+	errs := make(chan error)
 	for i := range 200 {
-		all.Go(func() {
-			tagged := []string{name, "{" + name + "}"}[i%2]
-			assert.NoError(t, c.Queue(tagged).Schedule(t.Context(), strconv.Itoa(i), time.Hour, nil))
-		})
+		go func() {
+			either := []string{name, "{" + name + "}"}[i%2]
+			errs <- c.Queue(either).Schedule(t.Context(), strconv.Itoa(i), time.Hour, nil)
+		}()
 	}
-	all.Wait()
+	for range 200 {
+		require.NoError(t, <-errs)
+	}
 }
 
 func TestClient_IsClosed(t *testing.T) {

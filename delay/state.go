@@ -3,6 +3,8 @@ package delay
 import (
 	"context"
 	"iter"
+	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -59,10 +61,10 @@ func (q *Queue) State(ctx context.Context, id string) (State, error) {
 // pageSize is the number of tasks that an iterator reads at once.
 const pageSize = 100
 
-// PendingTasks yields the pending tasks in the order of their times. Tasks that come, go or move meanwhile may be
-// missed or yielded twice; the loop may change the task that it was given. It ends with an error of Redis or ctx, or
-// ErrClosed. Each page of 100 blocks for three round trips. A claimed task is not pending. One that was scheduled
-// meanwhile under its id is not yielded either; it is the Next of State.
+// PendingTasks yields the pending tasks in the order of their times. A task that neither comes, goes nor moves
+// meanwhile is yielded once. The loop may change tasks; it meets one that it moves to a later time again. It ends with
+// an error of Redis or ctx, or ErrClosed. Each page of 100 blocks for two round trips, or a few more. A claimed task is
+// not pending. One that was scheduled meanwhile under its id is not yielded either; it is the Next of State.
 func (q *Queue) PendingTasks(ctx context.Context) iter.Seq2[State, error] {
 	return q.list(ctx, "due", Pending)
 }
@@ -74,16 +76,12 @@ func (q *Queue) FailedTasks(ctx context.Context) iter.Seq2[State, error] {
 
 func (q *Queue) list(ctx context.Context, part string, phase Phase) iter.Seq2[State, error] {
 	return func(yield func(State, error) bool) {
-		set := scripts.DelayKey(q.name, part)
-		for at := (&redis.ZRangeBy{Min: "-inf", Max: "+inf", Count: pageSize}); at != nil; {
-			states, last, err := q.page(ctx, set, at)
+		for at := (&place{set: scripts.DelayKey(q.name, part), score: math.Inf(-1)}); !at.last; {
+			states, err := q.page(ctx, at)
 			for _, s := range states {
 				if s.Phase == phase && !yield(s, nil) {
 					return
 				}
-			}
-			if err == nil {
-				at, err = q.pageAfter(ctx, set, at, last)
 			}
 			if err != nil {
 				yield(State{}, err)
@@ -93,62 +91,79 @@ func (q *Queue) list(ctx context.Context, part string, phase Phase) iter.Seq2[St
 	}
 }
 
-// page reads the tasks of a page of a sorted set. last are their members and scores.
-func (q *Queue) page(
-	ctx context.Context, set string, at *redis.ZRangeBy,
-) (states []State, last []redis.Z, err error) {
-	if err = q.check(ctx); err != nil {
-		return nil, nil, err
-	}
-	defer q.client.gate.Leave()
-	last, err = q.client.redis.Client.ZRangeByScoreWithScores(ctx, set, at).Result()
-	if err != nil {
-		return nil, nil, operationError("list", q.name, err)
-	}
-	if len(last) == 0 {
-		return nil, nil, nil
-	}
-	ids := make([]string, len(last))
-	for i, z := range last {
-		ids[i], _ = z.Member.(string)
-	}
-	states, err = q.states(ctx, ids)
-	return states, last, err
+// place is that of a task in a sorted set, where members of one score are in the order of their bytes.
+type place struct {
+	set   string
+	score float64
+	id    string
+	index int64 // of the next task among those of the score and above, unless tasks have come or gone since
+	last  bool  // no page follows
 }
 
-// pageAfter returns the page after one that was read at a place, or nil after the last one: it begins at the last
-// score, after the members that still have it. So those that came or went before it move none of the others.
-func (q *Queue) pageAfter(
-	ctx context.Context, set string, at *redis.ZRangeBy, last []redis.Z,
-) (*redis.ZRangeBy, error) {
-	if len(last) < pageSize {
-		return nil, nil //nolint:nilnil // there is no page, and no error
-	}
+func (at *place) isBefore(z redis.Z) bool {
+	id, _ := z.Member.(string)
+	return z.Score > at.score || z.Score == at.score && id > at.id
+}
+
+// page reads the tasks of the page after a place, and moves the place to the last of them.
+func (q *Queue) page(ctx context.Context, at *place) ([]State, error) {
 	if err := q.check(ctx); err != nil {
 		return nil, err
 	}
 	defer q.client.gate.Leave()
-	score := last[len(last)-1].Score
-	next := &redis.ZRangeBy{Min: strconv.FormatFloat(score, 'f', -1, 64), Max: at.Max, Count: pageSize}
-	if next.Min == at.Min {
-		next.Offset = at.Offset
-	}
-	var same []string
-	for _, z := range last {
-		if id, _ := z.Member.(string); z.Score == score {
-			same = append(same, id)
-		}
-	}
-	scores, err := q.client.redis.Client.ZMScore(ctx, set, same...).Result()
+	found, err := q.after(ctx, at)
 	if err != nil {
 		return nil, operationError("list", q.name, err)
 	}
-	for _, s := range scores {
-		if s == score {
-			next.Offset++
+	if len(found) == 0 {
+		return nil, nil
+	}
+	ids := make([]string, len(found))
+	for i, z := range found {
+		ids[i], _ = z.Member.(string)
+	}
+	return q.states(ctx, ids)
+}
+
+// after returns the members after a place, and moves the place to the last of them. It reads from the one before on: if
+// that is none of those that were read, tasks have come or gone, and it searches before or behind that.
+func (q *Queue) after(ctx context.Context, at *place) ([]redis.Z, error) {
+	by := redis.ZRangeBy{Min: "-inf", Max: "+inf", Offset: max(0, at.index-1), Count: pageSize}
+	if !math.IsInf(at.score, -1) {
+		by.Min = strconv.FormatFloat(at.score, 'f', -1, 64)
+	}
+	for read, step := int64(0), int64(pageSize); ; { // members that are known to be read
+		found, err := q.client.redis.Client.ZRangeByScoreWithScores(ctx, at.set, &by).Result()
+		if err != nil {
+			return nil, err
+		}
+		n := int64(len(found))
+		switch first := slices.IndexFunc(found, at.isBefore); {
+		case by.Offset > read && (first == 0 || n == 0): // too far
+			by.Offset = max(read, by.Offset-step)
+			step *= 2
+		case first < 0 && n == pageSize: // not far enough
+			read = by.Offset + n
+			by.Offset = read
+		case first < 0:
+			at.last = true
+			return nil, nil
+		default:
+			at.last = n < pageSize
+			at.moveTo(found, by.Offset+n)
+			return found[first:], nil
 		}
 	}
-	return next, nil
+}
+
+// moveTo moves the place to the last of some members. end is its index among those of the score of the place.
+func (at *place) moveTo(found []redis.Z, end int64) {
+	last := found[len(found)-1]
+	at.id, _ = last.Member.(string)
+	if at.index = end; last.Score != at.score {
+		at.index = int64(len(found) - slices.IndexFunc(found, func(z redis.Z) bool { return z.Score == last.Score }))
+		at.score = last.Score
+	}
 }
 
 // check checks a call without arguments, and enters the gate if there is no error.
