@@ -15,6 +15,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/client"
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
+	"github.com/cogwheel-go/cogwheel/internal/joined"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
@@ -45,6 +46,7 @@ type Client struct {
 	gate       gate.Gate       // calls of methods but Serve, and calls that Redis has not answered
 	servers    gate.Gate       // calls of Serve
 	longest    atomic.Int64    // the longest lease of a queue that was served, ns
+	unrecorded atomic.Bool     // a Serve that Close ended has returned errUnrecorded
 	ctx        context.Context //nolint:containedctx // of the servers; ends with Close
 	cancel     context.CancelCauseFunc
 	closed     chan struct{} // closed when the first Close returns
@@ -128,6 +130,9 @@ func (c *Client) Close(ctx context.Context) error {
 	c.edits.Refuse(ErrClosed)
 	began := c.wheel.Now()
 	err := c.servers.Wait(ctx)
+	if c.unrecorded.Load() {
+		err = joined.Errors(err, errUnrecorded)
+	}
 	rest := max(0, time.Duration(c.longest.Load())-c.wheel.Now().Sub(began))
 	ctx, giveUp := c.wheel.WithTimeout(ctx, rest+time.Second) // for calls that Redis has not answered
 	defer giveUp()

@@ -1,7 +1,9 @@
 package delay
 
 import (
+	"context"
 	"errors"
+	"fmt"
 
 	"github.com/cogwheel-go/cogwheel/internal/invalid"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
@@ -21,6 +23,9 @@ var (
 	// ErrWrongKind is returned if a key in Redis belongs to something else. The call did not change the key.
 	ErrWrongKind = errors.New("delay: the key holds something else")
 )
+
+// errUnrecorded is the error of a Serve that Redis has not answered after its end.
+var errUnrecorded = fmt.Errorf("ends of attempts were not recorded within a lease: %w", context.DeadlineExceeded)
 
 const argument = invalid.Package("delay")
 

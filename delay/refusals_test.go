@@ -162,7 +162,31 @@ func TestClose_WaitsNoLongerThanALeaseForARedisThatHangs(t *testing.T) {
 	began := time.Now()
 	require.ErrorIs(t, c.Close(t.Context()), context.DeadlineExceeded)
 	require.Less(t, time.Since(began), 20*time.Second)
-	require.NoError(t, <-served)
+	require.ErrorIs(t, <-served, context.DeadlineExceeded)
+}
+
+// The end of an attempt that Redis has not recorded is an error, also if no call hangs for long.
+func TestClose_SaysThatAnEndIsNotRecorded(t *testing.T) {
+	t.Parallel()
+	d := &redistest.FaultDialer{}
+	c := newClient(t, redistest.Shared(t).Client(t, func(o *redis.Options) {
+		o.Dialer, o.ReadTimeout = d.Dial, 100*time.Millisecond
+	}))
+	q := c.Queue(redistest.Name(t), delay.WithLease(500*time.Millisecond))
+	begun, served := make(chan struct{}), make(chan error, 1)
+	go func() {
+		served <- q.Serve(t.Context(), 1, func(ctx context.Context, _ *delay.Task) error {
+			close(begun)
+			<-ctx.Done()
+			return nil
+		})
+	}()
+	require.NoError(t, q.Schedule(t.Context(), "a", 0, nil))
+	<-begun
+	d.Set(redistest.BlackholeUp)
+	defer d.Set(redistest.Pass)
+	require.ErrorIs(t, c.Close(t.Context()), context.DeadlineExceeded)
+	require.ErrorIs(t, <-served, context.DeadlineExceeded)
 }
 
 func TestClose_WaitsForHandlers(t *testing.T) {

@@ -65,8 +65,9 @@ type claim struct {
 // If handle returns nil, the task has ended. After an error or a panic it runs again after the backoff of WithRetry,
 // or has failed. If ctx has ended by then, the task is handed back uncounted, like tasks that were claimed and not
 // begun: they run at once in another process. Serve returns when the handlers have returned and Redis has recorded
-// that, or a lease later. It returns nil, wheel.ErrStopped, ErrServing, or the error of a Redis that refuses this
-// client; then the tasks that it has claimed run again when their leases have ended.
+// that, or a lease later. It returns nil if Redis has. Otherwise its error matches context.DeadlineExceeded, ErrClosed
+// if the context of Close has ended, wheel.ErrStopped or ErrServing, or is that of a Redis that refuses this client;
+// then the tasks that it has claimed, and whose ends are not recorded, run again when their leases have ended.
 //
 // A full wheel has no room for leases. While it is full, Serve hands back what it claims, and waits 100 to 500 ms
 // before the next claim. Stats.Err is wheel.ErrTooManyPending then.
@@ -116,10 +117,17 @@ func (q *Queue) Serve(ctx context.Context, workers int, handle func(context.Cont
 		giveUp()
 	}
 	defer stop()
-	if err := <-recorded; err != nil && !errors.Is(err, context.Canceled) {
+	switch err := <-recorded; {
+	case errors.Is(err, context.Canceled): // it gave up
+		if c.ctx.Err() != nil {
+			c.unrecorded.Store(true)
+		}
+		return operationError("serve", q.name, errUnrecorded)
+	case err != nil:
 		return operationError("serve", q.name, err)
+	default:
+		return nil
 	}
-	return nil
 }
 
 func (c *Client) enterServing(s *server) bool {

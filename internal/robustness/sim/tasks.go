@@ -194,7 +194,8 @@ func (w *world) serveTasks(p *process, o Op) {
 	}
 	w.mu.Lock()
 	w.traceLocked(w.stampLocked(), fmt.Sprintf("process %d: Serve returned %v", p.number, err))
-	w.refused = w.refused || err != nil && !errors.Is(err, delay.ErrServing) && !errors.Is(err, delay.ErrClosed)
+	known := []error{nil, delay.ErrServing, delay.ErrClosed, context.DeadlineExceeded}
+	w.refused = w.refused || !slices.ContainsFunc(known, func(e error) bool { return errors.Is(err, e) })
 	longest := w.longestTaskLocked()
 	w.mu.Unlock()
 	if limit := w.Lease + longest + w.Tick + time.Second; late > limit && !w.has("process stands still") {
