@@ -39,6 +39,7 @@ type ending struct {
 	token   int64
 	outcome Outcome
 	pause   time.Duration // until the next attempt may begin
+	size    int           // of the payload; the one of a task that was scheduled meanwhile is likely about as long
 }
 
 // work runs tasks while there are any. If a function of the user ends the goroutine, another continues the worker.

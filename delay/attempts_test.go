@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"runtime"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -148,6 +149,35 @@ func TestServe_ATaskWhoseLeaseIsLostDoesNotBegin(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, ends, "Redis counts the end of its lease")
 	require.EqualValues(t, 1, c.Stats().Lost)
+}
+
+// Ends for which a call has no room are recorded by the next one, not when the leases end.
+func TestServe_MoreEndsThanACallHasRoomFor(t *testing.T) {
+	t.Parallel()
+	for what, c := range map[string]struct {
+		tasks   int
+		payload []byte
+	}{"many": {1200, nil}, "long": {12, make([]byte, delay.MaxPayload)}} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
+			q := newClient(t, rdb, delay.WithPoll(time.Hour)).Queue(name, delay.WithLease(time.Hour))
+			var begun sync.WaitGroup
+			begun.Add(c.tasks)
+			end := make(chan struct{})
+			serve(t, q, c.tasks, func(context.Context, *delay.Task) error {
+				begun.Done()
+				<-end
+				return nil
+			})
+			for i := range c.tasks {
+				require.NoError(t, q.Schedule(t.Context(), strconv.Itoa(i), 0, c.payload))
+			}
+			begun.Wait()
+			close(end)
+			redistest.Poll(t, func() bool { return rdb.ZCard(t.Context(), "{"+name+"}:delay:running").Val() == 0 })
+		})
+	}
 }
 
 // A worker that has nothing to record does not forget when the next task is due.

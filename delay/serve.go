@@ -17,13 +17,14 @@ import (
 )
 
 const (
-	maxClaim   = 500                   // tasks of one call
-	prefetch   = 16                    // tasks that are claimed at most for each worker beside the one that it runs
-	begunIn    = 10 * time.Millisecond // in which a worker is likely to begin these; another process may be idle
-	stuck      = 20 * time.Millisecond // after which they are handed back if no worker begins one
-	ahead      = 5 * time.Millisecond  // before its time a task may be claimed; the wheel keeps its time then
-	early      = time.Millisecond      // before the next task is due the next call is sent
-	collecting = 5 * time.Millisecond  // for which the ends of attempts are collected, or twice this for a claim
+	maxClaim    = 500                   // tasks of one call
+	maxEndBytes = 4 << 20               // payloads of the tasks whose ends a call records, or one of them
+	prefetch    = 16                    // tasks that are claimed at most for each worker beside the one that it runs
+	begunIn     = 10 * time.Millisecond // in which a worker is likely to begin these; another process may be idle
+	stuck       = 20 * time.Millisecond // after which they are handed back if no worker begins one
+	ahead       = 5 * time.Millisecond  // before its time a task may be claimed; the wheel keeps its time then
+	early       = time.Millisecond      // before the next task is due the next call is sent
+	collecting  = 5 * time.Millisecond  // for which the ends of attempts are collected, or twice this for a claim
 )
 
 // server runs the tasks of a queue. It stands as the one waiter in the group of claims.
@@ -222,7 +223,7 @@ func (s *server) endLocked(a *attempt, outcome Outcome, pause time.Duration) {
 		a.lease.Close(nil)
 	}
 	if outcome != Lost {
-		s.ends = append(s.ends, ending{a.ID, a.Token, outcome, max(0, pause)})
+		s.ends = append(s.ends, ending{a.ID, a.Token, outcome, max(0, pause), len(a.Payload)})
 	}
 	c := s.queue.client
 	switch {
@@ -322,7 +323,11 @@ func (s *server) next() (call *claim, again time.Duration, over bool) {
 	if records || s.stopped || pause > 0 {
 		next.wanted = 0
 	}
-	n := min(maxClaim, len(s.ends))
+	n, size := 0, 0
+	for n < min(maxClaim, len(s.ends)) && (n == 0 || size+s.ends[n].size <= maxEndBytes) {
+		size += s.ends[n].size
+		n++
+	}
 	next.ends, s.ends = slices.Clone(s.ends[:n]), s.ends[n:]
 	if next.wanted == 0 && n == 0 {
 		if pause <= 0 {

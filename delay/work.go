@@ -78,7 +78,7 @@ func (c *Client) applyClaim(
 	waited := !call.began.Before(s.claims)
 	s.claims = now
 	switch {
-	case s.stopped || s.more && s.roomLocked() > 0:
+	case s.stopped || s.more && s.roomLocked() > 0 || len(s.ends) > 0 && !s.kicks:
 		return waitqueue.AtOnce, nil
 	case s.roomLocked() == 0:
 		return 0, nil // until a worker is free

@@ -37,11 +37,15 @@ end
 -- include: delay_changes
 local now, soonest = clock_micros(), 2 ^ 53
 local earliest = tonumber(redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES')[2] or 2 ^ 53)
-local ids = {}
+local ids, bounded_ids = {}, {}
 for at = 6, #ARGV, 6 do
   ids[#ids + 1] = ARGV[at]
+  if (tonumber(ARGV[at + 3]) or 0) > 0 then -- texts may be long
+    bounded_ids[#bounded_ids + 1] = ARGV[at]
+  end
 end
-read_parts('text attempt later due ends failed', ids, 1, #ids)
+read_parts('attempt later due ends failed', ids, 1, #ids)
+read_parts('text', bounded_ids, 1, #bounded_ids)
 
 -- bounded returns when a task is to run, and its text. If its delay is bounded, that counts from when it was first scheduled, which is
 -- in the text that it has, or now.
