@@ -38,13 +38,24 @@ func (c *charge) of(kind string, r check.Rate) bool {
 // chargesOf returns what the scripts of a process charged, in order, and what it gave back of that. A permit may be
 // used from at on.
 func chargesOf(kind string, about []execution, link int) (charges []charge, given []part) {
+	taken := make(map[[2]string]bool) // entries of a log, with the permits that stay
 	for _, e := range about {
 		d := e.decision
 		if e.link != link || d == nil || d.reply == nil {
 			continue
 		}
 		back, debt := e.settled()
-		if given = append(given, back...); !e.grants() || debt > 0 {
+		for i, p := range back {
+			if e.options() == 0 { // the second time, an entry is no longer in the log
+				entry := [2]string(d.args[5+2*i:])
+				if taken[entry] {
+					continue
+				}
+				taken[entry] = true
+			}
+			given = append(given, p)
+		}
+		if !e.grants() || debt > 0 {
 			continue
 		}
 		begins, used := int64(0), int64(0)

@@ -183,6 +183,18 @@ func TestJudgeScripts_FindsWhatIsGrantedTooEarly(t *testing.T) {
 	}
 }
 
+// A call may ask again for an entry that another has taken out of the log, which does nothing.
+func TestJudgeGrants_CountsAnEntryThatIsTakenOutTwiceOnce(t *testing.T) {
+	t.Parallel()
+	entered := sim.Script{At: 0, Name: "rate_log", Args: "x -1 0 0 0 1" + three, Reply: []int64{3, 1000, 0, 0, 0, 0}}
+	takesOut := func(staying string) sim.Script {
+		return sim.Script{At: 100 * ms, Name: "rate_log", Args: "x -1 0 0 1 1" + three + " " + staying, Reply: []int64{3, 1000, 2, 0, 1}}
+	}
+	require.Empty(t, sim.JudgeGrants("stored limit", nil, entered, takesOut("0"), takesOut("0")))
+	require.Len(t, sim.JudgeGrants("stored limit", nil, entered, takesOut("0"), takesOut("1")), 1, "5 of 3 permits")
+	require.Len(t, sim.JudgeGrants("stored limit", nil, takesOut("0")), 1, "it was not entered")
+}
+
 // Two charges and two requests under different limits: one charge may pay for either request, the other for one only.
 // Both requests are paid, whichever returns first.
 func TestJudgeGrants_SharesCharges(t *testing.T) {
