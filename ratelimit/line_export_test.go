@@ -404,3 +404,17 @@ func (l *simLog) decide(now time.Duration, a *ask, r reading) answer {
 	}
 	return got
 }
+
+// MissingInSlidingWindow returns how many permits a line asks for at an instant for a waiter of n, after have permits
+// were charged that can be used until another instant.
+func MissingInSlidingWindow(l Limit, n, have int64, until, now time.Duration) (asked int64) {
+	line, k := newLine(&sliding{oneLimit{limit: l}}), &knowledge{}
+	line.push(&waiter{n: n, deadline: never}, 0, k)
+	line.charged.add(span{n: have, until: until})
+	line.advance(now, k)
+	a := line.look(now)
+	for _, r := range a.runs {
+		asked += r.n * r.count
+	}
+	return asked
+}

@@ -170,3 +170,13 @@ func TestLine_WhatIsLeftBehindIsNotGrantedOnTop(t *testing.T) {
 		})
 	}
 }
+
+// A permit whose window has ended serves nobody. A line that counted it would ask for the rest, and have that expire too
+// while it waits for the next one, so that a waiter for the whole limit would wait for ever.
+func TestLine_DoesNotCountOnPermitsOfAWindowThatHasEnded(t *testing.T) {
+	t.Parallel()
+	limit := ratelimit.Limit{Rate: 2, Per: 2 * time.Second, Burst: 2}
+	for now, want := range map[time.Duration]int64{time.Second: 1, 1999 * time.Millisecond: 1, 2004 * time.Millisecond: 2} {
+		require.Equal(t, want, ratelimit.MissingInSlidingWindow(limit, 2, 1, 1999*time.Millisecond, now), now)
+	}
+}
