@@ -113,8 +113,10 @@ func (q *Queue) Serve(ctx context.Context, workers int, handle func(context.Cont
 	if refused != nil {
 		return operationError("serve", q.name, refused)
 	}
+	unrecorded := errUnrecorded
 	stop, err := wheelentry.AfterFuncAnyway(c.wheel, q.config.lease, func(error) { giveUp() })
 	if err != nil {
+		unrecorded = err
 		giveUp()
 	}
 	defer stop()
@@ -123,7 +125,7 @@ func (q *Queue) Serve(ctx context.Context, workers int, handle func(context.Cont
 		if c.ctx.Err() != nil {
 			c.unrecorded.Store(true)
 		}
-		return operationError("serve", q.name, errUnrecorded)
+		return operationError("serve", q.name, unrecorded)
 	case err != nil:
 		return operationError("serve", q.name, err)
 	default:
