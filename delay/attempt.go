@@ -39,7 +39,7 @@ type ending struct {
 	token   int64
 	outcome Outcome
 	pause   time.Duration // until the next attempt may begin
-	size    int           // of the payload; the one of a task that was scheduled meanwhile is likely about as long
+	size    int           // of the payload, a guess for that of a task that was scheduled meanwhile
 }
 
 // work runs tasks while there are any. If a function of the user ends the goroutine, another continues the worker.
@@ -55,7 +55,7 @@ func (s *server) work(a *attempt) {
 }
 
 // attempt runs a task once, and puts the next one for the worker in its place. The handler, the hooks and the backoff
-// may end the goroutine: all that must follow is deferred.
+// may end the goroutine, so what must follow them is deferred.
 func (s *server) attempt(next **attempt) {
 	a, c := *next, s.queue.client
 	e := s.event(a)

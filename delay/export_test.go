@@ -79,3 +79,13 @@ func (q *Queue) NextAfterRecording() (wanted int) {
 	}
 	return wanted
 }
+
+// EndsOfACall returns how many of the ends that are to be recorded the next call takes, for payloads of some lengths.
+func (q *Queue) EndsOfACall(lengths ...int) int {
+	s := q.server(nil)
+	for _, length := range lengths {
+		s.ends = append(s.ends, ending{size: length})
+	}
+	call, _, _ := s.next()
+	return len(call.ends)
+}

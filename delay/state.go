@@ -91,7 +91,7 @@ func (q *Queue) list(ctx context.Context, part string, phase Phase) iter.Seq2[St
 	}
 }
 
-// place is that of a task in a sorted set, where members of one score are in the order of their bytes.
+// place is where a page of a sorted set ended: at a member. Members of one score are in the order of their bytes.
 type place struct {
 	set   string
 	score float64
@@ -125,26 +125,26 @@ func (q *Queue) page(ctx context.Context, at *place) ([]State, error) {
 	return q.states(ctx, ids)
 }
 
-// after returns the members after a place, and moves the place to the last of them. It reads from the one before on: if
-// that is none of those that were read, tasks have come or gone, and it searches before or behind that.
+// after returns the next members after a place, and moves the place to the last of them. The index of the place is a
+// guess, as tasks come and go, so it reads from the member before that on. If all that it reads lies behind the place, it
+// goes back by growing steps; if all lies before, it goes on.
 func (q *Queue) after(ctx context.Context, at *place) ([]redis.Z, error) {
 	by := redis.ZRangeBy{Min: "-inf", Max: "+inf", Offset: max(0, at.index-1), Count: pageSize}
 	if !math.IsInf(at.score, -1) {
 		by.Min = strconv.FormatFloat(at.score, 'f', -1, 64)
 	}
-	for read, step := int64(0), int64(pageSize); ; { // members that are known to be read
+	for back := int64(pageSize); ; {
 		found, err := q.client.redis.Client.ZRangeByScoreWithScores(ctx, at.set, &by).Result()
 		if err != nil {
 			return nil, err
 		}
 		n := int64(len(found))
 		switch first := slices.IndexFunc(found, at.isBefore); {
-		case by.Offset > read && (first == 0 || n == 0): // too far
-			by.Offset = max(read, by.Offset-step)
-			step *= 2
-		case first < 0 && n == pageSize: // not far enough
-			read = by.Offset + n
-			by.Offset = read
+		case by.Offset > 0 && (first == 0 || n == 0):
+			by.Offset = max(0, by.Offset-back)
+			back *= 2
+		case first < 0 && n == pageSize:
+			by.Offset += n - 1 // the last one again, so that none is skipped if others go meanwhile
 		case first < 0:
 			at.last = true
 			return nil, nil

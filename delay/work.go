@@ -78,7 +78,9 @@ func (c *Client) applyClaim(
 	waited := !call.began.Before(s.claims)
 	s.claims = now
 	switch {
-	case s.stopped || s.more && s.roomLocked() > 0 || len(s.ends) > 0 && !s.kicks:
+	case s.stopped, s.more && s.roomLocked() > 0:
+		return waitqueue.AtOnce, nil
+	case len(s.ends) > 0 && !s.kicks: // the call had no room for them
 		return waitqueue.AtOnce, nil
 	case s.roomLocked() == 0:
 		return 0, nil // until a worker is free

@@ -14,7 +14,7 @@ var (
 // DelayChannel returns the channel on which a queue announces that a task is due earlier than all others.
 func DelayChannel(name string) string { return PrefixName("cogwheel_delay", name) }
 
-// DelayTag returns the name with a hash tag, which is that of the queue of another name with the same keys.
+// DelayTag returns the beginning of all keys of a queue. It is {orders} for the names orders and {orders}.
 func DelayTag(name string) string { return strings.TrimSuffix(SuffixName(name, ""), ":") }
 
 // DelayKey returns the key of a part of a queue, such as "due".

@@ -40,7 +40,7 @@ local earliest = tonumber(redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES')[2] o
 local ids, bounded_ids = {}, {}
 for at = 6, #ARGV, 6 do
   ids[#ids + 1] = ARGV[at]
-  if (tonumber(ARGV[at + 3]) or 0) > 0 then -- texts may be long
+  if (tonumber(ARGV[at + 3]) or 0) > 0 then -- no other request needs the text, which may be long
     bounded_ids[#bounded_ids + 1] = ARGV[at]
   end
 end
