@@ -163,8 +163,8 @@ func (l *line) serve(now time.Duration) time.Duration {
 	for w := l.first; w != nil; w = l.first {
 		at, missing := l.charged.ready(w.n, w.since)
 		if missing > 0 {
-			if l.charged.atOnce() { // what is missing can be used from now on: what is too late by then serves nobody
-				l.charged.ready(w.n, max(now, w.since))
+			if l.charged.atOnce() {
+				l.charged.ready(w.n, now) // drops permits of a window that ends before the missing ones can come
 			}
 			break
 		}

@@ -171,8 +171,8 @@ func TestLine_WhatIsLeftBehindIsNotGrantedOnTop(t *testing.T) {
 	}
 }
 
-// A permit whose window has ended serves nobody. A line that counted it would ask for the rest, and have that expire too
-// while it waits for the next one, so that a waiter for the whole limit would wait for ever.
+// A permit whose window has ended serves nobody. A line that counts it asks for too few, and those expire while it waits
+// for more. A waiter for the whole limit then waits for ever.
 func TestLine_DoesNotCountOnPermitsOfAWindowThatHasEnded(t *testing.T) {
 	t.Parallel()
 	limit := ratelimit.Limit{Rate: 2, Per: 2 * time.Second, Burst: 2}

@@ -385,7 +385,7 @@ func TestKeyed_MemoryOfABurstIsGivenBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var fired atomic.Int64
-			// Go keeps what describes a goroutine that has ended; with Goroutines their number differs from run to run.
+			// Inline, because the runtime keeps some memory for each goroutine that has ended.
 			w := newKeyed(t, func(uint64, *int) { fired.Add(1) }, wheel.WithExecutor(wheel.Inline()))
 			before, value := heap(), new(int)
 			for key := range uint64(n) {

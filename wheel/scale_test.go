@@ -31,7 +31,7 @@ func TestWheel_MillionsOfTimersGiveTheirMemoryBack(t *testing.T) {
 		if fired.Add(1) == int64(n-n/2) {
 			close(done)
 		}
-	}, wheel.WithClock(c), wheel.WithExecutor(wheel.Inline())) // for Go keeps what describes an ended goroutine
+	}, wheel.WithClock(c), wheel.WithExecutor(wheel.Inline())) // an ended goroutine leaves memory behind
 	require.NoError(t, err)
 	timers := make([]wheel.Timer, n)
 	before := heap()

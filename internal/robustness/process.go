@@ -308,7 +308,7 @@ func (s *session) closeAmidst(ctx context.Context, w *wheel.Wheel, c client, end
 		s.sleep(100 * time.Millisecond)
 	}
 	began := time.Now()
-	if err := s.close(ctx, c); err != nil && time.Since(began) >= closeLimit { // not what Redis has not recorded
+	if err := s.close(ctx, c); err != nil && time.Since(began) >= closeLimit { // other errors may be due to a fault
 		return fmt.Errorf("close in the midst of calls: %w", err)
 	}
 	s.closed.Store(true)

@@ -183,7 +183,7 @@ func TestJudgeScripts_FindsWhatIsGrantedTooEarly(t *testing.T) {
 	}
 }
 
-// A call may ask again for an entry that another has taken out of the log, which does nothing.
+// An entry can be taken out of a log once. A second call for it does nothing.
 func TestJudgeGrants_CountsAnEntryThatIsTakenOutTwiceOnce(t *testing.T) {
 	t.Parallel()
 	entered := sim.Script{At: 0, Name: "rate_log", Args: "x -1 0 0 0 1" + three, Reply: []int64{3, 1000, 0, 0, 0, 0}}

@@ -204,7 +204,7 @@ func TestPutBack(t *testing.T) {
 	}
 }
 
-// TestPutBack_EditsFit finds edits whose places have changed, which TestPutBack would not put back.
+// TestPutBack_EditsFit finds edits whose text is no longer in the library, without the minutes that TestPutBack takes.
 func TestPutBack_EditsFit(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SIM_ORDERS") != "" {
@@ -218,7 +218,7 @@ func TestPutBack_EditsFit(t *testing.T) {
 	}
 }
 
-// edited writes edited files of the library to a directory, and returns their names by those of the files.
+// edited applies edits to copies of files of the library, in dir. It returns the copy of each file.
 func edited(t *testing.T, dir string, edits []edit) (replaced map[string]string) {
 	t.Helper()
 	root, err := filepath.Abs("../../..")
