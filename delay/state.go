@@ -126,8 +126,8 @@ func (q *Queue) page(ctx context.Context, at *place) ([]State, error) {
 }
 
 // after returns the next members after a place, and moves the place to the last of them. The index of the place is a
-// guess, as tasks come and go, so it reads from the member before that on. If all that it reads lies behind the place, it
-// goes back by growing steps; if all lies before, it goes on.
+// guess, as tasks come and go, so it reads from the member before that on. If all that it reads comes after the place,
+// it goes back by growing steps. If all comes before, it goes on.
 func (q *Queue) after(ctx context.Context, at *place) ([]redis.Z, error) {
 	by := redis.ZRangeBy{Min: "-inf", Max: "+inf", Offset: max(0, at.index-1), Count: pageSize}
 	if !math.IsInf(at.score, -1) {
