@@ -29,9 +29,11 @@ func (l Level) Compare(other Level) int {
 
 // Report is the result of Check of a Client: the servers, the rights that were checked, and the findings.
 type Report struct {
-	Package  string    `json:"package"`  // the package of the client, for example "redislock"
-	User     string    `json:"user"`     // the ACL user in the options of the (first) client, or "default"
-	Topology string    `json:"topology"` // "single", "sentinel", "cluster", "ring", "quorum" or "unknown"
+	Package string `json:"package"` // the package of the client, for example "redislock"
+	User    string `json:"user"`    // the ACL user in the options of the (first) client, or "default"
+	// Topology is "single", "sentinel", "cluster", "ring", "quorum", "unknown", or "slots": a ClusterClient with
+	// ClusterSlots, such as that of redis.NewFailoverClusterClient.
+	Topology string    `json:"topology"`
 	Servers  []Server  `json:"servers"`  // the servers that were asked; in a cluster, the masters
 	Rights   []string  `json:"rights"`   // the rights that were tried: commands, and keys and channels of the objects
 	Findings []Finding `json:"findings"` // the worst first

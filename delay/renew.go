@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
@@ -16,8 +15,6 @@ type renewBackend struct{ client *Client }
 
 // Renew implements renewal.Backend.
 func (b renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err error) {
-	dedicated := b.client.redis.Dedicated
-	dedicated.Follow(ctx, batch.Leases[0].TTL)
 	callOf := make(map[string]int) // by key
 	var renewals []scripts.Call
 	var members [][]int // per call, the indices of its leases
@@ -33,13 +30,10 @@ func (b renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err erro
 		renewals[at].Args = append(renewals[at].Args, id, token, micros(l.TTL))
 		members[at] = append(members[at], i)
 	}
-	for at, cmd := range dedicated.RunBatch(ctx, renewals) {
+	for at, cmd := range b.client.redis.Dedicated.RunBatch(ctx, batch.Leases[0].TTL, renewals) {
 		renewed, failure := scripts.Flags(cmd, len(members[at]))
 		if failure != nil {
 			err = fmt.Errorf("delay: renew: %w", failure)
-			if !redisconn.Refused(failure) {
-				dedicated.Reload()
-			}
 			continue
 		}
 		for k, i := range members[at] {

@@ -70,7 +70,9 @@ type Client struct {
 // disabled (-1 or -2).
 //
 // Renewals and releases in the background use a few additional connections with the options of rdb, so a busy
-// pool does not delay them; hooks of rdb do not see them. A client of any other type works too, but the Client
+// pool does not delay them; hooks of rdb do not see them. While the Client holds locks, these connections are
+// replaced each second with Sentinels, otherwise each third of the lease, to follow a failover whose old primary
+// is alive. A client of any other type works too, but the Client
 // does not know its nodes: New logs a warning, renewals and releases use the connections of rdb, and
 // [WithReplicas] is refused.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {

@@ -121,9 +121,18 @@ func nodeForKey(t *testing.T, rdb redis.UniversalClient, key string) *redis.Clie
 // learns so within a third of its lease.
 func TestSentinel_RenewalsLeaveADeposedPrimary(t *testing.T) {
 	t.Parallel()
+	for name, client := range redistest.SentinelClients {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			renewalsLeaveADeposedPrimary(t, client)
+		})
+	}
+}
+
+func renewalsLeaveADeposedPrimary(t *testing.T, client func(testing.TB, *redistest.Sentinel) redis.UniversalClient) {
 	const lease = safeLease
 	sentinel := redistest.StartSentinel(t)
-	c := newClient(t, sentinel.Client(t))
+	c := newClient(t, client(t, sentinel))
 	held, all := map[string]*redislock.Lock{}, []*redislock.Lock{}
 	for _, kind := range singleNameKinds {
 		held[kind] = mustTryLock(t, newMutex(c, kind, "orders:"+kind, redislock.WithLease(lease)))

@@ -126,8 +126,7 @@ func (c *Client) checkBatch(holds []*Lock) {
 		// A renewal for so short a time extends no lease. Its reply tells whether the hold exists.
 		calls[i] = l.kind().renew.Call(l.kind().keysToRenew(l.name(), l.id), l.id, redisconn.Millis(renewal.MinTTL))
 	}
-	c.redis.Dedicated.Follow(ctx, DefaultLease)
-	for i, cmd := range c.redis.Dedicated.RunBatch(ctx, calls) {
+	for i, cmd := range c.redis.Dedicated.RunBatch(ctx, DefaultLease, calls) {
 		if held, err := scripts.Flags(cmd, 1); err != nil || held[0] {
 			continue
 		}

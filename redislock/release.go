@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
-	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -65,15 +64,8 @@ func (c *Client) sendReleases(ctx context.Context, batch []pendingRelease, done 
 	for i, p := range batch {
 		releases[i] = p.call()
 	}
-	c.redis.Dedicated.Follow(ctx, DefaultLease)
-	reload := false
-	for i, cmd := range c.redis.Dedicated.RunBatch(ctx, releases) {
-		err := cmd.Err()
-		reload = reload || err != nil && !redisconn.Refused(err)
-		done(i, err)
-	}
-	if reload {
-		c.redis.Dedicated.Reload()
+	for i, cmd := range c.redis.Dedicated.RunBatch(ctx, DefaultLease, releases) {
+		done(i, cmd.Err())
 	}
 }
 

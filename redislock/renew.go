@@ -22,7 +22,6 @@ type renewBackend struct {
 
 // Renew implements renewal.Backend.
 func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) error {
-	b.redis.Dedicated.Follow(ctx, batch.Leases[0].TTL)
 	if !b.redis.Sender.Shares() {
 		return b.renewSeparately(ctx, batch)
 	}
@@ -37,7 +36,7 @@ func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) error {
 		keys = b.kind.appendKeysToRenew(keys, l.Key, l.ID)
 		args = append(args, l.ID, millis)
 	}
-	cmd := b.kind.renew.Run(ctx, b.redis.Dedicated.Single(), keys, args...)
+	cmd := b.redis.Dedicated.RunBatch(ctx, batch.Leases[0].TTL, []scripts.Call{b.kind.renew.Call(keys, args...)})[0]
 	if redis.HasErrorPrefix(cmd.Err(), "CROSSSLOT") {
 		b.redis.Sender.Separate()
 		return b.renewSeparately(ctx, batch)
@@ -50,12 +49,9 @@ func (b *renewBackend) renewSeparately(ctx context.Context, batch *renewal.Batch
 	for i, l := range batch.Leases {
 		renewals[i] = b.kind.renew.Call(b.kind.keysToRenew(l.Key, l.ID), l.ID, redisconn.Millis(l.TTL))
 	}
-	for i, cmd := range b.redis.Dedicated.RunBatch(ctx, renewals) {
+	for i, cmd := range b.redis.Dedicated.RunBatch(ctx, batch.Leases[0].TTL, renewals) {
 		if failure := outcomes(cmd, batch.Outcomes[i:i+1]); failure != nil {
 			err = failure
-			if !redisconn.Refused(failure) { // no reply: the master may be dead; on MOVED go-redis reloads by itself
-				b.redis.Dedicated.Reload()
-			}
 		}
 	}
 	return err

@@ -34,8 +34,6 @@ func (c *Client) renewalKeys(name string, fair bool) []string {
 
 // Renew implements renewal.Backend.
 func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err error) {
-	dedicated := b.client.redis.Dedicated
-	dedicated.Follow(ctx, batch.Leases[0].TTL)
 	callOf := make(map[string]int) // by key
 	var renewals []scripts.Call
 	var members [][]int // per call, the indices of its leases
@@ -54,12 +52,9 @@ func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err err
 		}
 		renewals[at].Args, members[at] = args, append(members[at], i)
 	}
-	for at, cmd := range dedicated.RunBatch(ctx, renewals) {
+	for at, cmd := range b.client.redis.Dedicated.RunBatch(ctx, batch.Leases[0].TTL, renewals) {
 		if failure := setOutcomes(cmd, batch, members[at]); failure != nil {
 			err = failure
-			if !redisconn.Refused(failure) { // no reply: the master may be dead; on MOVED go-redis reloads by itself
-				dedicated.Reload()
-			}
 		}
 	}
 	return err

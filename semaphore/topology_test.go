@@ -57,9 +57,20 @@ func TestSemaphores_WaitForAMigratingSlot(t *testing.T) {
 func TestSentinel_RenewalsLeaveAPrimaryThatWasDeposed(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
+	for name, client := range redistest.SentinelClients {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			renewalsLeaveAPrimaryThatWasDeposed(t, client)
+		})
+	}
+}
+
+func renewalsLeaveAPrimaryThatWasDeposed(
+	t *testing.T, client func(testing.TB, *redistest.Sentinel) redis.UniversalClient,
+) {
 	const lease = safeLease
 	sentinel := redistest.StartSentinel(t)
-	c := newClient(t, sentinel.Client(t))
+	c := newClient(t, client(t, sentinel))
 	semaphores := map[string]func(*semaphore.Client) *semaphore.Semaphore{
 		"plain": func(c *semaphore.Client) *semaphore.Semaphore {
 			return c.Semaphore("plain", semaphore.WithLease(lease))

@@ -53,6 +53,9 @@ func (c *Client) topology() string {
 		}
 		return "single"
 	case *redis.ClusterClient:
+		if redisconn.HasOwnSlots(base) {
+			return "slots"
+		}
 		return "cluster"
 	case *redis.Ring:
 		return "ring"
@@ -85,6 +88,7 @@ func Run(ctx context.Context, c *Client) *cogwheel.Report {
 		return cmp.Or(cmp.Compare(strings.Index(order, a[:1]), strings.Index(order, b[:1])), strings.Compare(a, b))
 	})
 	c.judgeOptions(r)
+	c.judgeRing(r)
 	nodes, findings := c.nodes(ctx)
 	add(r, findings...)
 	var asking sync.WaitGroup
@@ -162,12 +166,28 @@ func (c *Client) each(
 
 const slots = 16384
 
+// judgeRing warns of what a Ring does to holds while a shard is away.
+func (c *Client) judgeRing(r *cogwheel.Report) {
+	if r.Topology == "ring" && c.Lease > 0 {
+		add(r, finding{
+			Level: warning, Subject: "topology",
+			Text: "a Ring takes the keys of a shard that does not answer to other shards, and back: each time " + c.Keeps +
+				" may be held twice, for up to a third of the lease",
+			Advice: "use Sentinel or a cluster, or WithFencing",
+		})
+	}
+}
+
 // masters returns the masters of a cluster, each with a key in one of its slots, and findings about the slots.
 func (c *Client) masters(
 	ctx context.Context, base *redis.ClusterClient, fresh string,
 ) (nodes []*node, findings []finding) {
 	//nolint:staticcheck // Redis 6.2 has no CLUSTER SHARDS
-	ranges, err := base.ClusterSlots(ctx).Result()
+	ask := func(ctx context.Context) ([]redis.ClusterSlot, error) { return base.ClusterSlots(ctx).Result() }
+	if own := base.Options().ClusterSlots; own != nil {
+		ask = own
+	}
+	ranges, err := ask(ctx)
 	switch {
 	case judge(err) == noCommand:
 		return nil, []finding{refusedConnection(c.user(), err)}
@@ -179,8 +199,8 @@ func (c *Client) masters(
 	case err != nil:
 		return nil, []finding{{
 			Level: failure, Subject: "reachable", Cause: err,
-			Text:   "no node of the cluster tells its slots: " + err.Error(),
-			Advice: "look at the addresses, the network and whether the servers run",
+			Text:   "nobody tells the masters of the slots: " + err.Error(),
+			Advice: "look at the addresses, the network and whether the servers or Sentinels run",
 		}}
 	}
 	served := 0

@@ -242,4 +242,26 @@ func TestRun_Ring(t *testing.T) {
 	requireFinding(t, r, cogwheel.LevelOK, "writable", "takes writes")
 	requireFinding(t, r, cogwheel.LevelOK, "options", "DialTimeout 5s")
 	require.NotContains(t, r.String(), "PoolSize 0")
+	requireFinding(t, r, cogwheel.LevelWarning, "topology", "locks may be held twice")
+	limits := newClient(ring, all()...)
+	limits.Lease = 0
+	require.NotContains(t, check.Run(t.Context(), limits).String(), "held twice", "nothing is held")
+}
+
+// A FailoverClusterClient has no cluster, and needs no rights that only a cluster has.
+func TestRun_FailoverClusterClient(t *testing.T) {
+	t.Parallel()
+	g := redistest.StartSentinel(t)
+	rdb := g.ClusterClient(t)
+	client := newClient(rdb, append(all(), check.Needs{For: "it", Keys: []string{"x"}})...)
+	client.Detects = true
+	r := check.Run(t.Context(), client)
+	require.NoError(t, r.Err(), "%v", r)
+	require.Equal(t, "slots", r.Topology)
+	require.Len(t, r.Servers, 1)
+	require.True(t, strings.HasSuffix(g.Primary.Addr(), r.Servers[0].Addr), "go-redis leaves out a loopback host")
+	require.Equal(t, "master", r.Servers[0].Role)
+	requireFinding(t, r, cogwheel.LevelOK, "topology", "1 masters serve all slots")
+	require.NotContains(t, r.Rights, "+cluster|slots")
+	require.NotContains(t, r.Rights, "+pubsub|shardnumsub")
 }

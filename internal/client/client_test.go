@@ -16,6 +16,7 @@ import (
 	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/client"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -98,15 +99,18 @@ func TestLeases_Close(t *testing.T) {
 		t.Parallel()
 		o := newOptions(t)
 		l := newLeases(t, o, new(gate.Gate))
-		single := l.Dedicated.Single()
+		background := func() error {
+			call := scripts.LockRenew.Call([]string{"k"}, "i", 1000)
+			return l.Dedicated.RunBatch(t.Context(), time.Minute, []scripts.Call{call})[0].Err()
+		}
 		var then error
 		spec := renewal.Spec{Key: "k", ID: "i", TTL: time.Minute, SentAt: o.Wheel.Now()}
-		spec.OnLost = func(error) { then = single.Ping(t.Context()).Err() }
+		spec.OnLost = func(error) { then = background() }
 		_, err := l.Renewer.Watch(spec)
 		require.NoError(t, err)
 		require.NoError(t, l.Close(t.Context(), nil, nil))
 		require.ErrorIs(t, then, errDial, "the connections outlast the renewals")
-		require.ErrorIs(t, single.Ping(t.Context()).Err(), redis.ErrClosed)
+		require.ErrorIs(t, background(), redis.ErrClosed)
 		_, err = l.Renewer.Watch(spec)
 		require.ErrorIs(t, err, renewal.ErrClosed)
 	})

@@ -15,15 +15,17 @@ import (
 // moveAfter is the time from the end of a connection until its channels move to their masters.
 const moveAfter = 100 * time.Millisecond
 
-// Shards is a Hub for the sharded channels of a cluster. It has one Hub per master, on the client of that node, and
-// subscribes each channel at the master of its slot. When a connection breaks, or a slot moves, it asks for the masters
-// again and moves the channels. A ClusterClient cannot be used for this: after a break, go-redis would subscribe
-// channels of different slots in one command, which a cluster refuses.
+// Shards is a Hub for the sharded channels of a cluster, or for the channels of servers that are no cluster although
+// their client is a ClusterClient. It has one Hub per master, on the client of that node, and subscribes each channel at
+// the master of its slot. When a connection breaks, or a slot moves, it asks for the masters again and moves the
+// channels. A ClusterClient cannot be used for this: after a break, go-redis would subscribe channels of different slots
+// in one command, which a cluster refuses.
 //
 // Ground rules. mu guards every field below it and those of ShardSubscription. It is taken before the mu of a node's
 // Hub, never after: a Hub calls broken without its mu.
 type Shards struct {
 	cluster *redis.ClusterClient
+	sharded bool // the channels are sharded
 	wheel   *wheel.Wheel
 	opts    []Option
 	ctx     context.Context // ends with Close
@@ -45,10 +47,10 @@ type ShardSubscription struct {
 	inner   *Subscription // nil while the channel's master is not known
 }
 
-// NewShards returns a Shards. It starts nothing until the first Subscribe.
-func NewShards(cluster *redis.ClusterClient, w *wheel.Wheel, opts ...Option) *Shards {
+// NewShards returns a Shards for sharded or ordinary channels. It starts nothing until the first Subscribe.
+func NewShards(cluster *redis.ClusterClient, w *wheel.Wheel, sharded bool, opts ...Option) *Shards {
 	s := &Shards{
-		cluster: cluster, wheel: w, opts: opts,
+		cluster: cluster, sharded: sharded, wheel: w, opts: opts,
 		nodes: make(map[string]*Hub), subs: make(map[*ShardSubscription]struct{}),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -123,7 +125,7 @@ func (s *Shards) hubOf(node *redis.Client) *Hub {
 	hub := s.nodes[addr]
 	if hub == nil || hub.rdb != redis.UniversalClient(node) { // a node that came back has a new client
 		hub = New(node, s.wheel, s.opts...)
-		hub.sharded, hub.broken = true, s.broken
+		hub.sharded, hub.broken = s.sharded, s.broken
 		s.nodes[addr] = hub
 		s.hubs = append(s.hubs, hub)
 	}

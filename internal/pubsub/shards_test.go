@@ -17,7 +17,7 @@ func TestShards(t *testing.T) {
 	ctx := t.Context()
 	c := redistest.StartCluster(t)
 	rdb := c.Client(t)
-	h := pubsub.NewShards(rdb, newWheel(t))
+	h := pubsub.NewShards(rdb, newWheel(t), true)
 	defer func() { require.NoError(t, h.Close(context.Background())) }()
 
 	// Many channels, in slots of every master.

@@ -2,53 +2,68 @@ package redisconn
 
 import (
 	"context"
-	"net"
 	"sync"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/joined"
-
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/joined"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // Dedicated sends background calls, such as renewals, on up to poolSize separate connections for each server. So a busy
-// pool of the caller's client does not delay them. A call ends with its context, and is not repeated, except that
-// go-redis follows the redirections of a cluster. Dedicated is safe for concurrent use.
+// pool of the caller's client does not delay them. A call ends with its context. Dedicated is safe for concurrent use.
 //
-// A background call goes to the server to which the caller's client would send it now. A cluster client learns its
-// masters from the answers of servers. A Ring is asked for the shard of each call. A client of Sentinels is notified of
-// a failover, and closes its connections to the old primary, which may still be alive and take writes that no other
-// client sees. Dedicated is not notified, so it has to ask: see [Dedicated.Follow]. A client of another type is shared.
+// A background call goes where a new connection of the caller's client leads. An old connection may lead elsewhere: to a
+// primary that was deposed and still takes writes, while the Sentinels, a virtual address or a proxy lead new
+// connections to its successor. No address tells the two apart, because a proxy may hide both. So Dedicated uses a
+// connection only for a part of the lease, see maxAge. While no new connection can be made, for example because the
+// Sentinels are away or the password has changed, calls go on over the old ones.
+//
+// A call that fails on an old connection is sent again on a new one, because the connection may have been bad and not
+// the server. So a background call may execute twice.
+//
+// A cluster client learns its masters from the answers of servers, so its copy keeps its connections until one fails. A
+// Ring is asked for the shard of each call. A cluster client with ClusterSlots, such as that of
+// redis.NewFailoverClusterClient, has no cluster: that function is asked for the master of each call. A client of
+// another type is shared.
 type Dedicated struct {
 	rdb      redis.UniversalClient
 	wheel    *wheel.Wheel
 	poolSize int
-	shared   redis.UniversalClient // of a cluster, or of a client of unknown type; else nil
-	ctx      context.Context       // ends with Close
+	ctx      context.Context // ends with Close
 	cancel   context.CancelFunc
 	running  sync.WaitGroup // goroutines
+	whole    *server        // of a client whose calls all have one destination; else nil
+	masters  *masters       // of a cluster client with ClusterSlots; else nil
 
-	mu    sync.Mutex
-	nodes map[*redis.Client]*clone // by the client of the server: rdb itself, or a shard of a Ring
+	mu      sync.Mutex
+	servers map[serverID]*server // of a client with several destinations
+}
+
+// serverID identifies a destination: a shard of a Ring, or the address of a master that ClusterSlots has named.
+type serverID struct {
+	shard *redis.Client
+	addr  string
 }
 
 // NewDedicated returns a Dedicated for a client. It dials nothing yet.
 func NewDedicated(rdb redis.UniversalClient, w *wheel.Wheel, poolSize int) *Dedicated {
-	d := &Dedicated{rdb: rdb, wheel: w, poolSize: poolSize, nodes: make(map[*redis.Client]*clone)}
+	d := &Dedicated{rdb: rdb, wheel: w, poolSize: poolSize, servers: make(map[serverID]*server)}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	switch c := rdb.(type) {
-	case *redis.Client, *redis.Ring:
+	case *redis.Client:
+		d.whole = d.newServer(OwnOptions(c, poolSize))
+	case *redis.Ring:
 	case *redis.ClusterClient:
-		opt := *c.Options()
-		opt.ContextTimeoutEnabled = true
-		opt.PoolSize, opt.MinIdleConns, opt.MaxActiveConns = poolSize, 0, 0
-		opt.PipelinePoolSize = -1 // pipelines are all there is
-		d.shared = redis.NewClusterClient(&opt)
+		if ask := c.Options().ClusterSlots; ask != nil {
+			d.masters = &masters{cluster: c, ask: ask, query: query{dedicated: d}}
+		} else {
+			d.whole = d.newCluster(c)
+		}
 	default:
-		d.shared = rdb
+		d.whole = &server{dedicated: d, pool: &pool{client: rdb}}
 	}
 	return d
 }
@@ -56,15 +71,14 @@ func NewDedicated(rdb redis.UniversalClient, w *wheel.Wheel, poolSize int) *Dedi
 // Close closes the connections and waits until the goroutines have ended, or until ctx ends. A second Close waits
 // again.
 func (d *Dedicated) Close(ctx context.Context) error {
-	first := d.ctx.Err() == nil
-	d.cancel()
 	var errs []error
-	if cluster, ok := d.shared.(*redis.ClusterClient); ok && first {
-		errs = append(errs, cluster.Close())
+	if d.whole != nil {
+		errs = append(errs, d.whole.close())
 	}
 	d.mu.Lock()
-	for _, n := range d.nodes {
-		errs = append(errs, n.close())
+	d.cancel() // nothing starts after this
+	for _, s := range d.servers {
+		errs = append(errs, s.close())
 	}
 	d.mu.Unlock()
 	idle := make(chan struct{})
@@ -80,45 +94,38 @@ func (d *Dedicated) Close(ctx context.Context) error {
 	return joined.Errors(errs...)
 }
 
-// Single returns the dedicated client if the caller's client has just one server, else nil.
-func (d *Dedicated) Single() *redis.Client {
-	if c, ok := d.rdb.(*redis.Client); ok {
-		return d.clone(c).current()
+// start runs f on a goroutine for which Close waits, unless Close was called.
+func (d *Dedicated) start(f func()) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ctx.Err() != nil {
+		return false
 	}
-	return nil
+	d.running.Go(f)
+	return true
 }
 
-// RunBatch is scripts.RunBatch on dedicated connections. A server that hangs delays only its own calls.
-func (d *Dedicated) RunBatch(ctx context.Context, calls []scripts.Call) []*redis.Cmd {
-	switch c := d.rdb.(type) {
-	case *redis.Client:
-		return scripts.RunBatch(ctx, d.clone(c).current(), calls)
-	case *redis.Ring:
-		return d.runOnShards(ctx, c, calls)
+// RunBatch is scripts.RunBatch on dedicated connections, for leases of the given length or longer. It may execute a call
+// twice. A server that hangs delays only its own calls.
+func (d *Dedicated) RunBatch(ctx context.Context, lease time.Duration, calls []scripts.Call) []*redis.Cmd {
+	if d.whole != nil {
+		return d.whole.run(ctx, d.maxAge(lease), calls)
 	}
-	return scripts.RunBatch(ctx, d.shared, calls)
-}
-
-func (d *Dedicated) runOnShards(ctx context.Context, ring *redis.Ring, calls []scripts.Call) []*redis.Cmd {
 	cmds := make([]*redis.Cmd, len(calls))
-	shards := make(map[*redis.Client][]int)
+	groups := make(map[*server][]int)
 	for i, call := range calls {
-		shard, err := ring.GetShardClientForKey(call.Keys[0])
+		s, err := d.serverOf(ctx, lease, call.Keys[0])
 		if err != nil {
 			cmds[i] = redis.NewCmd(ctx)
 			cmds[i].SetErr(err)
 			continue
 		}
-		shards[shard] = append(shards[shard], i)
+		groups[s] = append(groups[s], i)
 	}
 	var sending sync.WaitGroup
-	for shard, indexes := range shards {
+	for s, indexes := range groups {
 		sending.Go(func() {
-			some := make([]scripts.Call, len(indexes))
-			for j, i := range indexes {
-				some[j] = calls[i]
-			}
-			for j, cmd := range scripts.RunBatch(ctx, d.clone(shard).current(), some) {
+			for j, cmd := range s.run(ctx, d.maxAge(lease), pick(calls, indexes)) {
 				cmds[indexes[j]] = cmd
 			}
 		})
@@ -127,35 +134,62 @@ func (d *Dedicated) runOnShards(ctx context.Context, ring *redis.Ring, calls []s
 	return cmds
 }
 
-// Reload is Reload for the dedicated client of a cluster.
-func (d *Dedicated) Reload() {
-	if d.shared != nil {
-		Reload(d.shared)
+// pick returns the elements at the given indexes.
+func pick[T any](all []T, indexes []int) []T {
+	some := make([]T, len(indexes))
+	for i, index := range indexes {
+		some[i] = all[index]
 	}
+	return some
 }
 
-// followPatience bounds the wait for the Sentinels to name the primary.
-const followPatience = 250 * time.Millisecond
+// maxAge returns the age from which a connection is replaced before its next use.
+//
+// A third of the lease is enough to keep a hold through the switch to another primary. The last renewal that the new
+// primary has copied is at most a third of the lease older than the switch. The second one after that renewal is sent on
+// a connection that was made after the switch, two thirds of a lease after the copied one.
+//
+// Where Sentinels or ClusterSlots tell of switches, they are asked more often, so that a switch is noticed at once.
+func (d *Dedicated) maxAge(lease time.Duration) time.Duration {
+	if c, ok := d.rdb.(*redis.Client); d.masters != nil || ok && IsSentinel(c) {
+		return min(lease/30, time.Second)
+	}
+	return lease / 3
+}
 
-// Follow asks the Sentinels for the primary, so that later calls go there. It does not ask again within a thirtieth of
-// the lease, at most a second. While the Sentinels do not answer, calls go to the previous primary. For other clients
-// Follow does nothing. It blocks for a round trip to a Sentinel and a connection, at most a quarter of a second, or
-// until ctx ends.
-func (d *Dedicated) Follow(ctx context.Context, lease time.Duration) {
-	c, ok := d.rdb.(*redis.Client)
-	if !ok || !IsSentinel(c) {
-		return
+// serverOf returns the destination of a key.
+func (d *Dedicated) serverOf(ctx context.Context, lease time.Duration, key string) (*server, error) {
+	if d.masters == nil {
+		shard, err := d.rdb.(*redis.Ring).GetShardClientForKey(key)
+		if err != nil {
+			return nil, err
+		}
+		return d.serverAt(serverID{shard: shard}, shard), nil
 	}
-	known := d.clone(c).lookUp(min(lease/30, time.Second))
-	if known == nil {
-		return
+	master, addr, err := d.masters.of(ctx, d.maxAge(lease), key)
+	if err != nil {
+		return nil, err
 	}
-	ctx, cancel := d.wheel.WithTimeout(ctx, followPatience)
-	defer cancel()
-	select {
-	case <-known:
-	case <-ctx.Done():
+	return d.serverAt(serverID{addr: addr}, master), nil
+}
+
+// serverAt returns a destination. Its connections have the options of like.
+func (d *Dedicated) serverAt(id serverID, like *redis.Client) *server {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.servers[id]
+	if s == nil {
+		opt := OwnOptions(like, d.poolSize)
+		if id.addr != "" {
+			opt.Addr = id.addr
+		}
+		s = d.newServer(opt)
+		d.servers[id] = s
+		if d.ctx.Err() != nil {
+			_ = s.close()
+		}
 	}
+	return s
 }
 
 // sentinelAddr is the address in the options of redis.NewFailoverClient.
@@ -174,110 +208,4 @@ func OwnOptions(c *redis.Client, poolSize int) redis.Options {
 	opt.ClientSideCacheConfig = nil
 	opt.PushNotificationProcessor = nil // the copy's is registered with c
 	return opt
-}
-
-func (d *Dedicated) clone(c *redis.Client) *clone {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	n := d.nodes[c]
-	if n == nil {
-		n = d.newClone(c)
-		d.nodes[c] = n
-	}
-	return n
-}
-
-// clone has separate connections to the server of a client.
-type clone struct {
-	dedicated *Dedicated
-	options   redis.Options
-
-	mu      sync.Mutex
-	client  *redis.Client
-	addr    string        // of the server to which client has connected; empty before
-	lookup  time.Time     // when the last lookup of the primary began
-	pending chan struct{} // closed at the end of a lookup; nil without one
-	closed  bool
-}
-
-func (d *Dedicated) newClone(c *redis.Client) *clone {
-	n := &clone{dedicated: d, options: OwnOptions(c, d.poolSize)}
-	n.renewLocked("")
-	return n
-}
-
-func (n *clone) current() *redis.Client {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.client
-}
-
-func (n *clone) close() error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.closed {
-		return nil
-	}
-	n.closed = true
-	return n.client.Close()
-}
-
-// renewLocked makes a client without connections, for the server at addr.
-func (n *clone) renewLocked(addr string) {
-	opt := n.options
-	dial := opt.Dialer
-	var client *redis.Client
-	opt.Dialer = func(ctx context.Context, network, to string) (net.Conn, error) {
-		conn, err := dial(ctx, network, to)
-		if err == nil && opt.Addr == sentinelAddr {
-			n.sawPrimary(client, conn.RemoteAddr().String())
-		}
-		return conn, err
-	}
-	client = redis.NewClient(&opt)
-	n.client, n.addr = client, addr
-}
-
-// sawPrimary takes the address of the primary from a new connection, which client has made, or a lookup if client is
-// nil. If the other connections of n.client lead elsewhere, it replaces n.client.
-func (n *clone) sawPrimary(client *redis.Client, addr string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	switch {
-	case n.closed, client != nil && client != n.client:
-	case n.addr == "":
-		n.addr = addr
-	case n.addr != addr:
-		old := n.client
-		n.renewLocked(addr)
-		n.dedicated.running.Go(func() { _ = old.Close() }) // calls in flight fail, and are sent again
-	}
-}
-
-// lookUp starts a lookup of the primary, unless one began within maxAge. It returns a channel that is closed at the end
-// of the lookup, or nil if there is nothing to wait for.
-func (n *clone) lookUp(maxAge time.Duration) <-chan struct{} {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	switch {
-	case n.pending != nil:
-		return n.pending
-	case n.closed, n.addr == "", time.Since(n.lookup) < maxAge:
-		return nil
-	}
-	n.lookup = time.Now()
-	pending := make(chan struct{})
-	n.pending = pending
-	n.dedicated.running.Go(func() {
-		conn, err := n.options.Dialer(n.dedicated.ctx, "tcp", n.options.Addr)
-		if err == nil {
-			n.sawPrimary(nil, conn.RemoteAddr().String())
-			_ = conn.Close()
-		}
-		n.mu.Lock()
-		n.pending = nil
-		n.mu.Unlock()
-		close(pending)
-	})
-	return pending
 }

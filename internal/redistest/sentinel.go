@@ -3,6 +3,7 @@ package redistest
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -69,6 +70,44 @@ func (g *Sentinel) Client(tb testing.TB, opts ...func(*redis.FailoverOptions)) *
 	tb.Cleanup(func() { _ = rdb.Close() })
 	return rdb
 }
+
+// ClusterClient returns the client of redis.NewFailoverClusterClient, which is closed with the test.
+func (g *Sentinel) ClusterClient(tb testing.TB, opts ...func(*redis.FailoverOptions)) *redis.ClusterClient {
+	tb.Helper()
+	o := &redis.FailoverOptions{MasterName: MasterName, SentinelAddrs: addrs(g.Sentinels)}
+	for _, opt := range opts {
+		opt(o)
+	}
+	rdb := redis.NewFailoverClusterClient(o)
+	tb.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+// SentinelClients are the clients of a primary that Sentinels watch, by name. That of Hidden connects through a proxy,
+// which does not tell the address of the server.
+var SentinelClients = map[string]func(testing.TB, *Sentinel) redis.UniversalClient{
+	"FailoverClient":        func(tb testing.TB, g *Sentinel) redis.UniversalClient { return g.Client(tb) },
+	"FailoverClusterClient": func(tb testing.TB, g *Sentinel) redis.UniversalClient { return g.ClusterClient(tb) },
+	"FailoverClient, hidden": func(tb testing.TB, g *Sentinel) redis.UniversalClient {
+		return g.Client(tb, func(o *redis.FailoverOptions) { o.Dialer = DialHidden })
+	},
+	"FailoverClusterClient, hidden": func(tb testing.TB, g *Sentinel) redis.UniversalClient {
+		return g.ClusterClient(tb, func(o *redis.FailoverOptions) { o.Dialer = DialHidden })
+	},
+}
+
+// DialHidden is a Dialer whose connections do not tell the address of the server, like those through a SOCKS proxy.
+func DialHidden(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	return hiddenConn{conn}, nil
+}
+
+type hiddenConn struct{ net.Conn }
+
+func (hiddenConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4zero} }
 
 // Isolate disconnects the primary from the Sentinels and its replicas, and refuses new connections to it.
 // Existing connections of clients go on, so the primary looks alive to them. The Sentinels promote a replica.

@@ -15,7 +15,7 @@ import (
 // Sharding says on which channels waiters are woken.
 type Sharding int32
 
-// The channels of a cluster. Outside of one they are ordinary.
+// The channels of a cluster. Outside of one they are ordinary, so that all clients of one server hear each other.
 const (
 	Detect   Sharding = iota // sharded if the cluster has sharded channels, as Redisson decides since 3.22
 	Ordinary                 // every node hears every message
@@ -25,10 +25,11 @@ const (
 // Channels lets waiters hear of releases. It is safe for concurrent use.
 type Channels struct {
 	hub     *pubsub.Hub
-	shards  *pubsub.Shards // nil outside of clusters
+	shards  *pubsub.Shards // nil unless the client is a ClusterClient
 	cluster *redis.ClusterClient
 	choice  atomic.Int32
 	detects bool
+	nodes   bool // the channels are ordinary, and each is that of the node of its slot
 }
 
 // NewChannels returns the channels of a client. They cost nothing until Listen is used.
@@ -36,8 +37,10 @@ func NewChannels(rdb redis.UniversalClient, w *wheel.Wheel, choice Sharding) *Ch
 	c := &Channels{hub: pubsub.New(rdb, w)}
 	cluster, ok := rdb.(*redis.ClusterClient)
 	if ok {
-		c.cluster, c.shards = cluster, pubsub.NewShards(cluster, w)
-	} else {
+		c.nodes = redisconn.HasOwnSlots(cluster)
+		c.cluster, c.shards = cluster, pubsub.NewShards(cluster, w, !c.nodes)
+	}
+	if !ok || c.nodes {
 		choice = Ordinary
 	}
 	c.choice.Store(int32(choice))
@@ -80,7 +83,7 @@ func (c *Channels) Verb() any {
 func Listen[K comparable](c *Channels, channel func(key K) string) func(key K, kick func()) (stop func()) {
 	ordinary := Listener(c.hub, channel)
 	return func(key K, kick func()) func() {
-		if c.Decide(); c.sharding() == Sharded {
+		if c.Decide(); c.nodes || c.sharding() == Sharded {
 			return c.shards.Subscribe(channel(key), kick).Close
 		}
 		return ordinary(key, kick)
@@ -105,7 +108,7 @@ func Listener[K comparable](hub *pubsub.Hub, channel func(key K) string) func(ke
 // Receive has receive called with each message on a channel, and with "" whenever messages may have been missed,
 // until stop is called. It may block on the network: in a cluster it may have to Decide.
 func (c *Channels) Receive(channel string, receive func(message string)) (stop func()) {
-	if c.Decide(); c.sharding() == Sharded {
+	if c.Decide(); c.nodes || c.sharding() == Sharded {
 		return c.shards.Receive(channel, receive).Close
 	}
 	return c.hub.Receive(channel, receive).Close

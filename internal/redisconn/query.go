@@ -1,0 +1,69 @@
+package redisconn
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// patience bounds how long a background call waits for the answer to a query.
+const patience = 250 * time.Millisecond
+
+// query runs a blocking question for calls that can do without the answer: one at a time, on a goroutine of its own.
+type query struct {
+	dedicated *Dedicated
+
+	mu      sync.Mutex
+	began   time.Time
+	pending chan struct{} // closed at the end of ask; nil if it does not run
+	slow    bool          // a call has given up waiting for pending
+}
+
+// run starts ask, unless it runs or began within the pause, and waits for its end. It waits at most for patience and
+// for half of the time of ctx, and not at all if another call has given up before.
+func (q *query) run(ctx context.Context, pause time.Duration, ask func()) {
+	pending := q.start(pause, ask)
+	if pending == nil {
+		return
+	}
+	wait := patience
+	if deadline, ok := ctx.Deadline(); ok {
+		wait = min(wait, time.Until(deadline)/2)
+	}
+	ctx, cancel := q.dedicated.wheel.WithTimeout(ctx, wait)
+	defer cancel()
+	select {
+	case <-pending:
+	case <-ctx.Done():
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.slow = q.slow || q.pending == pending
+	}
+}
+
+// start returns a channel that is closed at the end of ask, or nil if there is nothing to wait for.
+func (q *query) start(pause time.Duration, ask func()) <-chan struct{} {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := q.dedicated.wheel.Now()
+	switch {
+	case q.pending != nil && q.slow:
+		return nil
+	case q.pending != nil:
+		return q.pending
+	case !q.began.IsZero() && now.Sub(q.began) < pause:
+		return nil
+	}
+	pending := make(chan struct{})
+	if !q.dedicated.start(func() {
+		defer close(pending)
+		ask()
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.pending = nil
+	}) {
+		return nil
+	}
+	q.began, q.pending, q.slow = now, pending, false
+	return pending
+}

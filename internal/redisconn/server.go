@@ -1,0 +1,226 @@
+package redisconn
+
+import (
+	"context"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/joined"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+)
+
+// server is a destination of background calls. Its connections are replaced all together: new calls use the new pool,
+// and the old pool is closed when its calls have ended.
+type server struct {
+	dedicated *Dedicated
+	open      func() (*pool, error) // makes a pool; nil if the pool is never replaced
+	cluster   bool                  // the pool is replaced only after a failure
+	opening   query                 // of open
+
+	mu     sync.Mutex
+	pool   *pool
+	old    map[*pool]bool // replaced pools with calls in flight
+	closed bool
+}
+
+// pool is a redis client. server.mu guards its fields, which have no meaning for a client that is not replaced.
+type pool struct {
+	client redis.UniversalClient
+	since  time.Time // before its first connection was made; zero before its first call
+	calls  int       // in flight
+}
+
+// newServer returns the destination of a client of one server with the given options. It dials nothing.
+func (d *Dedicated) newServer(opt redis.Options) *server {
+	dial := opt.Dialer
+	opt.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(d.ctx, cancel)() // go-redis does not end a dial when its client is closed
+		return dial(ctx, network, addr)
+	}
+	return &server{
+		dedicated: d, opening: query{dedicated: d},
+		pool: &pool{client: redis.NewClient(&opt)}, old: make(map[*pool]bool),
+		open: func() (*pool, error) { return d.connect(opt) },
+	}
+}
+
+// connect returns a pool with a new connection, over which the server has answered.
+func (d *Dedicated) connect(opt redis.Options) (*pool, error) {
+	var ready atomic.Bool // a connection is set up
+	onConnect := opt.OnConnect
+	opt.OnConnect = func(ctx context.Context, c *redis.Conn) error {
+		if onConnect != nil {
+			if err := onConnect(ctx, c); err != nil {
+				return err
+			}
+		}
+		ready.Store(true)
+		return nil
+	}
+	p := &pool{since: d.wheel.Now()}
+	client := redis.NewClient(&opt)
+	// A user without the right to PING gets an answer too.
+	if err := client.Ping(d.ctx).Err(); err != nil && !(ready.Load() && Refused(err)) {
+		_ = client.Close()
+		return nil, err
+	}
+	p.client = client
+	return p, nil
+}
+
+// newCluster returns the destination of a cluster client. It dials nothing.
+func (d *Dedicated) newCluster(c *redis.ClusterClient) *server {
+	opt := *c.Options()
+	opt.ContextTimeoutEnabled = true
+	opt.PoolSize, opt.MinIdleConns, opt.MaxActiveConns = d.poolSize, 0, 0
+	opt.PipelinePoolSize = -1 // pipelines are all there is
+	open := func() (*pool, error) {
+		opt := opt // NewClusterClient changes it
+		return &pool{client: redis.NewClusterClient(&opt), since: d.wheel.Now()}, nil
+	}
+	s := &server{dedicated: d, cluster: true, open: open, old: make(map[*pool]bool)}
+	s.pool, _ = open()
+	return s
+}
+
+// run sends calls in a batch. Calls that fail although the server may be well are sent again over new connections.
+func (s *server) run(ctx context.Context, maxAge time.Duration, calls []scripts.Call) []*redis.Cmd {
+	if s.open == nil {
+		return scripts.RunBatch(ctx, s.pool.client, calls)
+	}
+	p := s.enter(ctx, maxAge)
+	cmds := s.send(ctx, p, calls)
+	var failed []int
+	for i, cmd := range cmds {
+		if misled(cmd.Err()) {
+			failed = append(failed, i)
+		}
+	}
+	if len(failed) == 0 || ctx.Err() != nil {
+		return cmds
+	}
+	other := s.enterOther(ctx, p, maxAge)
+	if other == nil {
+		return cmds
+	}
+	defer s.leave(other)
+	for i, cmd := range scripts.RunBatch(ctx, other.client, pick(calls, failed)) {
+		cmds[failed[i]] = cmd
+	}
+	return cmds
+}
+
+// send sends calls over a pool that may be bad. It leaves half of the time of ctx for another pool.
+func (s *server) send(ctx context.Context, p *pool, calls []scripts.Call) []*redis.Cmd {
+	defer s.leave(p)
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = s.dedicated.wheel.WithTimeout(ctx, time.Until(deadline)/2)
+		defer cancel()
+	}
+	return scripts.RunBatch(ctx, p.client, calls)
+}
+
+// misled reports whether a call failed in a way for which its connection may be the cause: it has no answer, or a server
+// answered that is no primary any more.
+func misled(err error) bool {
+	return err != nil && (!Refused(err) || strings.Contains(err.Error(), "READONLY"))
+}
+
+// enter returns the pool for a call. If the pool is older than maxAge, enter tries to replace it first.
+func (s *server) enter(ctx context.Context, maxAge time.Duration) *pool {
+	now := s.dedicated.wheel.Now()
+	s.mu.Lock()
+	if s.pool.since.IsZero() {
+		s.pool.since = now
+	}
+	p := s.pool
+	s.mu.Unlock()
+	if !s.cluster && now.Sub(p.since) > maxAge {
+		s.opening.run(ctx, maxAge, func() { s.replace(p) })
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pool.calls++
+	return s.pool
+}
+
+// enterOther returns a pool for calls that failed on p, or nil if there is no other.
+func (s *server) enterOther(ctx context.Context, p *pool, maxAge time.Duration) *pool {
+	s.mu.Lock()
+	replaced := s.pool != p
+	s.mu.Unlock()
+	switch {
+	case replaced:
+	case !s.cluster:
+		s.opening.run(ctx, 0, func() { s.replace(p) })
+	case s.dedicated.wheel.Now().Sub(p.since) > maxAge/2: // its calls make connections to all masters
+		s.replace(p)
+	default:
+		Reload(p.client)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pool == p {
+		return nil
+	}
+	s.pool.calls++
+	return s.pool
+}
+
+// replace opens a pool and takes it for later calls, unless p has been replaced.
+func (s *server) replace(p *pool) {
+	fresh, err := s.open()
+	if err != nil {
+		return
+	}
+	unused := fresh
+	s.mu.Lock()
+	if s.pool == p && !s.closed {
+		s.pool, unused = fresh, p
+		if p.calls > 0 {
+			s.old[p], unused = true, nil
+		}
+	}
+	s.mu.Unlock()
+	if unused != nil {
+		_ = unused.client.Close()
+	}
+}
+
+// leave ends a call over a pool.
+func (s *server) leave(p *pool) {
+	s.mu.Lock()
+	p.calls--
+	unused := p.calls == 0 && s.old[p]
+	if unused {
+		delete(s.old, p)
+	}
+	s.mu.Unlock()
+	if unused {
+		_ = p.client.Close()
+	}
+}
+
+// close closes the pools. Calls in flight fail.
+func (s *server) close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.open == nil {
+		return nil
+	}
+	s.closed = true
+	errs := []error{s.pool.client.Close()}
+	for p := range s.old {
+		errs = append(errs, p.client.Close())
+	}
+	clear(s.old)
+	return joined.Errors(errs...)
+}
