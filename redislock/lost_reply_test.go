@@ -116,7 +116,7 @@ func TestLock_RenewalsExecuteButTheirRepliesAreLost(t *testing.T) {
 	name := redistest.Name(t)
 	l := mustLock(t, c.Mutex(name, redislock.WithLease(lease)))
 	var last <-chan struct{}
-	for n := range 6 { // more renewals than fit into a lease
+	for n := range 16 { // more renewals than fit into a lease, each of which is sent twice
 		last = dialer.LoseReply(name, n+1, redistest.Swallow)
 	}
 	deadline := l.Deadline()
