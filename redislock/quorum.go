@@ -1,7 +1,6 @@
 package redislock
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -225,7 +224,15 @@ func (m *QuorumMutex) TryLock(ctx context.Context) (*Lock, error) {
 	}
 	defer m.quorum.gate.Leave()
 	a := m.newAcquisition(ctx)
-	err := a.ask(ctx.Done())
+	decided := make(chan error, 1)
+	round := a.ask(func(err error) { decided <- err })
+	var err error
+	select {
+	case err = <-decided:
+	case <-ctx.Done():
+		round.end(context.Canceled)
+		err = <-decided
+	}
 	return m.finish(ctx, a, err)
 }
 
@@ -319,17 +326,18 @@ func (q *Quorum) listen(key queueKey, kick func()) (stop func()) {
 	}
 }
 
-// send runs the attempt of a queue on a new goroutine, outside of the send queues: it asks several servers.
+// send starts the attempt of a queue, outside of the send queues: it asks several servers. No goroutine waits for
+// their answers.
 func (q *Quorum) send(_ *calls.Job, c calls.Caller, _ queueKey, here bool) {
-	round := func() {
+	start := func() {
 		if call, ok := c.Build(); ok {
-			c.Apply(redisconn.Reply{Cmd: call.Send(context.Background())})
+			call.Start(func(cmd *redis.Cmd) { c.Apply(redisconn.Reply{Cmd: cmd}) })
 		}
 	}
 	if here {
-		round()
-	} else {
-		go round()
+		start()
+	} else { // Build takes a lock that the caller may hold
+		go start()
 	}
 }
 
@@ -338,14 +346,24 @@ func (q *Quorum) build(
 	_ queueKey, batch []*waitqueue.Waiter[*quorumAcquisition],
 ) (call calls.Call, again time.Duration, ok bool) {
 	a := batch[0].Value
-	call.Send = func(ctx context.Context) *redis.Cmd {
-		if a.splits > 0 { // two callers that split the servers must not meet again
-			most := splitPause * time.Duration(min(a.splits, 10))
-			if err := q.wheel.Sleep(ctx, rand.N(most)); err != nil {
-				return calls.Failed(err)
-			}
+	call.Start = func(done func(*redis.Cmd)) {
+		decided := func(err error) { done(calls.Failed(err)) }
+		if a.splits == 0 {
+			a.ask(decided)
+			return
 		}
-		return calls.Failed(a.ask(nil))
+		// Two callers that split the servers must not meet again.
+		most := splitPause * time.Duration(min(a.splits, 10))
+		_, err := wheelentry.AfterFunc(q.wheel, rand.N(most), func(stopped error) {
+			if stopped != nil {
+				decided(stopped)
+			} else {
+				a.ask(decided)
+			}
+		})
+		if err != nil {
+			decided(err)
+		}
 	}
 	return call, 0, true
 }
@@ -384,24 +402,19 @@ func (m *QuorumMutex) newAcquisition(ctx context.Context) *quorumAcquisition {
 	return &quorumAcquisition{mutex: m, ctx: ctx, began: time.Now()}
 }
 
-// ask asks all servers once.
-func (a *quorumAcquisition) ask(cancelled <-chan struct{}) error {
+// ask asks all servers once, and calls done with the outcome: when the servers have decided, when their time is
+// over, or when the round that ask returns is ended. done must not block.
+func (a *quorumAcquisition) ask(done func(error)) *quorumRound {
+	m := a.mutex
+	round := newQuorumRound(a.ctx, m, func(r *quorumRound) { done(a.decided(r)) })
+	round.start(m.voteTimeout())
+	return round
+}
+
+// decided takes over the outcome of a round.
+func (a *quorumAcquisition) decided(round *quorumRound) error {
 	m := a.mutex
 	q := m.quorum
-	round := newQuorumRound(a.ctx, q, m)
-	limit, err := wheelentry.AfterFunc(q.wheel, m.voteTimeout(), func(stopped error) {
-		round.end(cmp.Or(stopped, errSlow))
-	})
-	if err != nil {
-		return err
-	}
-	defer limit.Stop()
-	round.start()
-	select {
-	case <-round.decided:
-	case <-cancelled:
-		round.end(context.Canceled)
-	}
 	if round.won != nil {
 		a.lock, a.won, a.splits = q.servers[0].compositeLock(m.name, round.won), round.won, 0
 		a.lock.id, a.lock.mutex.config = round.id, m.parts[0].config

@@ -9,6 +9,9 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // serverMark precedes the number of the server in the ids of one round: <client>:<n>:s<server>[:m=<metadata>].
@@ -17,17 +20,17 @@ import (
 const serverMark = ":s"
 
 // quorumRound is one round of asking all servers of a Quorum for a lock. It is decided once: won, err and split
-// do not change after decided is closed. A lock that a server grants later is added to the lock that was won,
-// or released.
+// do not change after that. A lock that a server grants later is added to the lock that was won, or released.
 type quorumRound struct {
 	quorum  *Quorum
 	mutex   *QuorumMutex
 	ctx     context.Context // of the caller
 	id      string
-	decided chan struct{}
+	decided func(*quorumRound) // called once, without mu; it must not block
 
 	mu      sync.Mutex // guards what follows
 	over    bool
+	limit   wheel.Timer // ends the round
 	voted   []bool
 	granted []*Lock
 	refused []time.Duration // remaining leases of the holders where the lock was refused
@@ -38,15 +41,25 @@ type quorumRound struct {
 	split bool // some servers granted the lock, but too few
 }
 
-func newQuorumRound(ctx context.Context, q *Quorum, m *QuorumMutex) *quorumRound {
+func newQuorumRound(ctx context.Context, m *QuorumMutex, decided func(*quorumRound)) *quorumRound {
+	q := m.quorum
 	return &quorumRound{
 		quorum: q, mutex: m, ctx: ctx, id: q.servers[0].ids.next(),
-		decided: make(chan struct{}), voted: make([]bool, len(q.servers)),
+		decided: decided, voted: make([]bool, len(q.servers)),
 	}
 }
 
-// start asks every server. A call that is not answered ends by the timeouts of its client.
-func (r *quorumRound) start() {
+// start asks every server. It does not block. The round is decided within timeout. A call that is not answered
+// ends by the timeouts of its client.
+func (r *quorumRound) start(timeout time.Duration) {
+	limit, err := wheelentry.AfterFunc(r.quorum.wheel, timeout, func(stopped error) { r.end(cmp.Or(stopped, errSlow)) })
+	if err != nil {
+		r.refuse(err)
+		return
+	}
+	r.mu.Lock()
+	r.limit = limit
+	r.mu.Unlock()
 	for i, part := range r.mutex.parts {
 		c := part.client
 		switch {
@@ -72,6 +85,13 @@ func (r *quorumRound) start() {
 
 // record counts the answer of a server.
 func (r *quorumRound) record(i int, l *Lock, err error) {
+	if r.count(i, l, err) {
+		r.decided(r)
+	}
+}
+
+// count is record without the call of decided. It reports whether the answer has decided the round.
+func (r *quorumRound) count(i int, l *Lock, err error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.voted[i] = true
@@ -80,7 +100,7 @@ func (r *quorumRound) record(i int, l *Lock, err error) {
 		if l != nil && (r.won == nil || !r.won.add(l)) {
 			l.abandon()
 		}
-		return
+		return false
 	}
 	if err == nil {
 		r.granted = append(r.granted, l)
@@ -96,25 +116,38 @@ func (r *quorumRound) record(i int, l *Lock, err error) {
 	case len(r.errs) > servers-need: // a majority can no longer answer
 	case answers >= need && len(r.refused)+len(r.errs) > servers-need: // a majority has answered, and none can grant it
 	default:
-		return
+		return false
 	}
 	r.decideLocked()
+	return true
 }
 
 // end decides the round by the answers so far. reason is the error for servers without an answer.
 func (r *quorumRound) end(reason error) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.over {
+	decides := !r.over
+	if decides {
 		r.errs = append(r.errs, reason)
 		r.decideLocked()
 	}
+	r.mu.Unlock()
+	if decides {
+		r.decided(r)
+	}
+}
+
+// refuse decides a round that asks no server.
+func (r *quorumRound) refuse(err error) {
+	r.mu.Lock()
+	r.over, r.err = true, err
+	r.mu.Unlock()
+	r.decided(r)
 }
 
 // decideLocked decides the round. It is called once.
 func (r *quorumRound) decideLocked() {
 	r.over = true
-	defer close(r.decided)
+	r.limit.Stop()
 	for i, voted := range r.voted {
 		if !voted {
 			r.quorum.stuck[i].Add(1)

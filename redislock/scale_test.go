@@ -219,6 +219,31 @@ func TestScale_LockFuncCostsNoGoroutineWhileItWaits(t *testing.T) {
 	})
 }
 
+// A majority hangs, so each call waits for the end of its round. It counts the goroutines of the process, so it is
+// not parallel.
+func TestScale_LockFuncsOfAQuorumCostNoGoroutineWhileAMajorityHangs(t *testing.T) {
+	skipIfShort(t)
+	const names, few = 300, 100 // few: the batches in flight to two servers that hang
+	servers, name := startServers(t, 3), redistest.Name(t)
+	q := servers.newQuorumOfFailingServers(t)
+	mustUnlock(t, mustLock(t, q.Mutex(name)))
+	servers[0].Pause()
+	servers[2].Pause()
+	defer servers[0].Resume()
+	defer servers[2].Resume()
+	before := runtime.NumGoroutine()
+	results := make(chan error, names)
+	for i := range names {
+		q.Mutex(fmt.Sprint(name, i)).LockFunc(t.Context(), func(_ *redislock.Lock, err error) { results <- err })
+	}
+	fewest := fewestGoroutines(t)
+	t.Logf("goroutines: %d before, %d with %d names", before, fewest, names)
+	require.LessOrEqual(t, fewest, before+few)
+	for range names {
+		require.ErrorIs(t, <-results, redislock.ErrNoQuorum)
+	}
+}
+
 // fewestGoroutines returns the fewest goroutines of two hundred looks, which take a second. Attempts in flight
 // come and go; the minimum excludes them.
 func fewestGoroutines(t *testing.T) int {

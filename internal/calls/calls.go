@@ -43,6 +43,10 @@ type Call struct {
 
 	// Send, if not nil, replaces Script: it sends the call over connections that it chooses. It may block.
 	Send func(ctx context.Context) *redis.Cmd
+
+	// Start, if not nil, replaces Script for an owner that does not use a Sender: it sends the call and passes the
+	// reply to done, once. Neither may block.
+	Start func(done func(*redis.Cmd))
 }
 
 // Job is a call from Send until Apply. The zero value is ready for Send.
