@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -29,17 +30,26 @@ type acquisition struct {
 	ctx             context.Context // of the caller
 	began           time.Duration   // since client.origin
 	request         *request
-	ambiguous       bool  // a copy of an earlier call with the same id may still be in flight
-	enqueuedInRedis bool  // Redis has request in its queue of waiters
-	contended       bool  // the hook Contended was called
-	slow            int   // replies that took longer than the lease
-	missing         error // the replicas that the last attempt lacked
+	part            string // the beginning of the ids of a part of a Quorum's hold, else ""
+	ambiguous       bool   // a copy of an earlier call with the same id may still be in flight
+	enqueuedInRedis bool   // Redis has request in its queue of waiters
+	contended       bool   // the hook Contended was called
+	slow            int    // replies that took longer than the lease
+	missing         error  // the replicas that the last attempt lacked
 	lock            *Lock
 	refusal         atomic.Pointer[LockedError] // the last refusal
 }
 
 func (m *Mutex) newAcquisition(ctx context.Context, waits bool) *acquisition {
 	return &acquisition{mutex: m, ctx: ctx, began: m.client.since(0), request: m.newRequest(waits)}
+}
+
+// newPartAcquisition returns the acquisition of the part of a Quorum's hold on a server.
+func (m *Mutex) newPartAcquisition(ctx context.Context, hold string, server int) *acquisition {
+	a := m.newAcquisition(ctx, false)
+	a.part = hold + serverMark + strconv.Itoa(server)
+	a.request.id = a.part + m.config.metadata
+	return a
 }
 
 // took returns the time since the call began.
@@ -49,6 +59,16 @@ func (a *acquisition) took() time.Duration { return a.mutex.client.since(a.began
 func (m *Mutex) newRequest(waits bool) *request {
 	highest.Raise(&m.client.longest, int64(m.config.firstLease()))
 	return &request{mutex: m, id: m.client.ids.next() + m.config.metadata + m.kind.mark, waits: waits}
+}
+
+// nextRequest returns the request of the next attempt.
+func (a *acquisition) nextRequest() *request {
+	r := a.mutex.newRequest(a.request.waits)
+	r.regains = a.request.regains
+	if a.part != "" {
+		r.id = a.part + "." + strconv.FormatUint(a.mutex.client.ids.number(), 10) + a.mutex.config.metadata
+	}
+	return r
 }
 
 // send sends the attempt of a queue.
@@ -156,7 +176,7 @@ func (a *acquisition) answered(r *redisconn.Reply) (*Lock, error) {
 	if taken || a.ambiguous || a.enqueuedInRedis {
 		m.client.abandon(a.request, a.ambiguous)
 	}
-	a.request, a.ambiguous, a.enqueuedInRedis = m.newRequest(a.request.waits), false, false
+	a.request, a.ambiguous, a.enqueuedInRedis = a.nextRequest(), false, false
 	if !errors.Is(err, renewal.ErrExpired) {
 		return nil, err
 	}
@@ -169,6 +189,9 @@ func (a *acquisition) answered(r *redisconn.Reply) (*Lock, error) {
 // read reads the reply, and also reports whether Redis has granted the lock.
 func (a *acquisition) read(r *redisconn.Reply) (l *Lock, taken bool, err error) {
 	m, c := a.mutex, a.mutex.client
+	if a.request.regains && forcedAway(r) {
+		return nil, false, errForced
+	}
 	g, err := readGrant(r, a.request.wantsToken())
 	a.ambiguous = a.ambiguous || r.Ambiguous
 	switch {
@@ -225,6 +248,12 @@ type grant struct {
 	pttl     time.Duration
 	token    int64
 	reserved int64 // tokens after token that belong to the holder too
+}
+
+// forcedAway reports whether the reply of scripts.LockRegain is that the part was freed by force.
+func forcedAway(r *redisconn.Reply) bool {
+	v, err := r.Integers(2, 2)
+	return err == nil && v[0] == 2
 }
 
 // readGrant reads the reply of an acquire script. A fenced lock that was taken has a token.

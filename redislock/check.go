@@ -146,7 +146,16 @@ func (m *MultiMutex) needs() (all []check.Needs) {
 	return all
 }
 
-func (m *QuorumMutex) needs() []check.Needs { return m.parts[0].needs() }
+func (m *QuorumMutex) needs() []check.Needs {
+	part := m.parts[0]
+	missing := part.newRequest(false)
+	missing.regains = true
+	call := part.kind.acquire(missing)
+	return append(part.needs(), check.Needs{
+		For: "a part that a server has lost", Optional: true,
+		Scripts: []*scripts.Script{call.Script}, Name: m.name, Keys: call.Keys,
+	})
+}
 
 // Check checks all servers as Client.Check does. As long as a majority of them can work, the failures of the
 // others are warnings. If two clients lead to one server, that is a failure.

@@ -194,8 +194,11 @@ func (ids *ids) next() string {
 	id := make([]byte, 0, 64)
 	id = append(id, ids.client...)
 	id = append(id, ':')
-	return string(strconv.AppendUint(id, ids.n.Add(1), 10))
+	return string(strconv.AppendUint(id, ids.number(), 10))
 }
+
+// number returns a number that no other id has.
+func (ids *ids) number() uint64 { return ids.n.Add(1) }
 
 // shard is a group of locks that are renewed together: locks of one kind whose master was the same node when
 // the first of them was acquired. A node that hangs delays only the renewals of its own locks. A renewal is
@@ -256,10 +259,9 @@ func (c *Client) drop(l *Lock) {
 	}
 }
 
-// limit starts the timer of WithMaxHold, if the lock has one.
-func (c *Client) limit(l *Lock) {
-	d := l.mutex.config.maxHold
-	if d == 0 {
+// limit starts the timer of WithMaxHold, if the lock has one, with the time that is left.
+func (c *Client) limit(l *Lock, left time.Duration) {
+	if l.mutex.config.maxHold == 0 {
 		return
 	}
 	reached := func(stopped error) {
@@ -270,7 +272,7 @@ func (c *Client) limit(l *Lock) {
 	c.mu.Lock()
 	var err error
 	if c.held[l.id] == l || c.holders[l.mutex.heldName()] == l {
-		c.limits[l], err = wheelentry.AfterFunc(c.wheel, d, reached)
+		c.limits[l], err = wheelentry.AfterFunc(c.wheel, max(left, 0), reached)
 	}
 	c.mu.Unlock()
 	if err != nil && l.expel(fmt.Errorf("%w: %w", renewal.ErrUnwatched, err)) {

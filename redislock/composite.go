@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -26,43 +27,63 @@ type lease interface {
 
 // composite is the lease of a lock with parts, of which need must be held: all parts of a MultiMutex, a
 // majority of a Quorum. Each part has a separate lease and watchdog. A composite ends once; from then on its
-// parts are being released.
+// parts are being released, and none is added.
 type composite struct {
 	need   int
-	gate   *gate.Gate      // of the Quorum whose Close ends it; nil if only the parts are reported
-	ctx    context.Context // its cause is the reason for the end
+	gate   *gate.Gate         // of the Quorum whose Close ends it; nil if only the parts are reported
+	onLost func(*Lock, error) // called with each part that is lost while the composite is held; nil: none
+	ctx    context.Context    // its cause is the reason for the end
 	cancel context.CancelCauseFunc
 
-	mu       sync.Mutex // guards what follows
-	parts    []*Lock
-	lost     int
+	mu       sync.Mutex            // guards what follows
+	parts    []*Lock               // held or lost; after the end they do not change
+	lost     map[*Lock]bool        // parts that were lost before the end
+	vacant   map[*vacancy]struct{} // servers of a Quorum without a part, while they wait on the wheel
 	err      error
 	unlocked bool
 	onEnd    func(error) // reports the end and its reason
 }
 
+// newComposite returns a composite of the parts. start must follow.
 func newComposite(need int, parts []*Lock, g *gate.Gate) *composite {
-	// All parts are entered before any is watched: whatever ends the composite releases them all, and only
-	// them.
-	c := &composite{need: need, gate: g, parts: slices.Clone(parts)}
+	c := &composite{
+		need: need, gate: g, parts: slices.Clone(parts), lost: make(map[*Lock]bool), vacant: make(map[*vacancy]struct{}),
+	}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
-	for _, part := range parts {
+	return c
+}
+
+// start watches the parts. All are entered before any is watched: whatever ends the composite releases them
+// all, and only them.
+func (c *composite) start() *composite {
+	for _, part := range c.members() {
 		c.watch(part)
 	}
 	return c
 }
 
-// add adds a part, and reports whether the composite is still held.
+// add adds a part, in place of a lost part of the same server, and reports whether it did. It does not after the
+// end, nor if too few parts are valid: then the composite must not become valid again.
 func (c *composite) add(part *Lock) bool {
 	c.mu.Lock()
-	if c.err != nil {
+	if c.err != nil || !c.validLocked() {
 		c.mu.Unlock()
 		return false
 	}
+	c.parts = slices.DeleteFunc(c.parts, func(l *Lock) bool { return c.lost[l] && l.client() == part.client() })
+	maps.DeleteFunc(c.lost, func(l *Lock, _ bool) bool { return l.client() == part.client() })
 	c.parts = append(c.parts, part)
 	c.mu.Unlock()
 	c.watch(part)
 	return true
+}
+
+// wants reports whether a vacancy whose wait is over may ask for its part.
+func (c *composite) wants(v *vacancy) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.vacant, v)
+	return c.err == nil && c.validLocked()
 }
 
 func (c *composite) watch(part *Lock) {
@@ -84,11 +105,10 @@ func (c *composite) partEnded(part *Lock) {
 		}
 		defer c.gate.Leave()
 	}
-	c.mu.Lock()
-	c.lost++
-	ended := len(c.parts)-c.lost < c.need && c.endLocked(err)
-	onEnd := c.onEnd
-	c.mu.Unlock()
+	held, ended, onEnd := c.lose(part, err)
+	if held && c.onLost != nil {
+		c.onLost(part, err)
+	}
 	if !ended {
 		return
 	}
@@ -98,11 +118,25 @@ func (c *composite) partEnded(part *Lock) {
 	// The holder may need time to stop, as after any loss. A part that was re-entered through an Owner is
 	// released by Unlock; until then it cannot be re-entered. A part that the Owner also holds separately stays
 	// held.
-	for _, part := range c.parts { // they do not change any more
+	for _, part := range c.members() {
 		if part.entries() == 1 {
 			part.underlying().end(err, part.ttl()/8)
 		}
 	}
+}
+
+// lose counts a part that has ended. held reports whether enough are left, ended whether this was the end.
+func (c *composite) lose(part *Lock, err error) (held, ended bool, onEnd func(error)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.err != nil:
+	case len(c.parts)-len(c.lost) <= c.need:
+		ended = c.endLocked(err)
+	default:
+		held, c.lost[part] = true, true
+	}
+	return held, ended, c.onEnd
 }
 
 // endLocked ends the composite, and reports whether it had not ended before.
@@ -111,6 +145,10 @@ func (c *composite) endLocked(err error) bool {
 		return false
 	}
 	c.err = err
+	for v := range c.vacant {
+		v.stop()
+	}
+	clear(c.vacant)
 	c.cancel(err)
 	return true
 }
@@ -147,22 +185,29 @@ func (c *composite) Err() error {
 func (c *composite) Valid() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.err == nil && c.validLocked()
+}
+
+// validLocked reports whether enough parts are valid. Once they are not, they never are again.
+func (c *composite) validLocked() bool {
 	valid := 0
 	for _, part := range c.parts {
 		if part.Valid() {
 			valid++
 		}
 	}
-	return c.err == nil && valid >= c.need
+	return valid >= c.need
 }
 
 // Deadline implements lease: the time at which too few parts are left unless they are renewed.
 func (c *composite) Deadline() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	ends := make([]time.Time, len(c.parts))
-	for i, part := range c.parts {
-		ends[i] = part.Deadline()
+	ends := make([]time.Time, 0, len(c.parts))
+	for _, part := range c.parts {
+		if !c.lost[part] {
+			ends = append(ends, part.Deadline())
+		}
 	}
 	slices.SortFunc(ends, func(a, b time.Time) int { return b.Compare(a) })
 	return ends[c.need-1]

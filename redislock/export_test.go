@@ -2,7 +2,7 @@ package redislock
 
 // Join makes one Lock of several, all of which must be held, as MultiMutex does.
 func (c *Client) Join(parts ...*Lock) *Lock {
-	return c.compositeLock("composite", newComposite(len(parts), parts, nil))
+	return c.compositeLock("composite", newComposite(len(parts), parts, nil).start())
 }
 
 // SharesScripts reports whether calls of the Client share scripts.

@@ -1,6 +1,7 @@
 package redislock
 
 import (
+	"strings"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
@@ -59,7 +60,8 @@ type kind struct {
 
 	// force frees the lock, whoever holds it, notifies the clients of its holds, and wakes the waiters. The
 	// script replies {1, ids} if the lock was held, with the ids of holds whose clients must still be notified,
-	// else {0}.
+	// else {0}. It replies {2, id} if the holder is a part of a Quorum's hold that must be marked first, and then
+	// gets the id as a further argument.
 	force func(*request) scripts.Call
 
 	// within is a kind whose hold includes this one: a writer may read. An Owner that holds that kind gets this
@@ -87,6 +89,7 @@ type request struct {
 	keepUntil time.Duration
 
 	handoffsWanted int32 // the number of tokens that hand-overs may need
+	regains        bool  // it asks for a missing part of a Quorum's hold
 	waits          bool  // the call waits if it is refused; false for TryLock
 }
 
@@ -99,6 +102,12 @@ func (r *request) fenced() bool       { return r.mutex.config.fenced }
 // wantsToken reports whether Redis grants the request with a token. A reader, whose kind lies within another,
 // gets none.
 func (r *request) wantsToken() bool { return r.fenced() && r.kind().within == nil }
+
+// forcedKey is the key that marks, on one server, the hold of a part as freed by force.
+func (r *request) forcedKey() string {
+	hold, _, _ := strings.Cut(r.id, serverMark)
+	return scripts.LockForced(r.name(), hold)
+}
 
 // verb is the command that publishes a release.
 func (r *request) verb() any { return r.mutex.client.redis.Channels.Verb() }
@@ -128,6 +137,9 @@ var plain = &kind{
 	is:   KindMutex,
 	acquire: func(r *request) scripts.Call {
 		keys, args, least := []string{r.name()}, []any{r.id, r.mutex.config.millis}, r.mutex.config.minHold
+		if r.regains {
+			return scripts.LockRegain.Call(append(keys, r.forcedKey()), args...)
+		}
 		if r.fenced() {
 			keys = append(keys, scripts.LockFence(r.name()))
 		}

@@ -145,7 +145,7 @@ func (a *multiAcquisition) add(ctx context.Context, part *Lock, err error) (l *L
 		return nil, true, nil
 	}
 	if slices.IndexFunc(a.parts, func(part *Lock) bool { return !part.Valid() }) < 0 {
-		return m.client.compositeLock(m.name(), newComposite(len(a.parts), a.parts, nil)), false, nil
+		return m.client.compositeLock(m.name(), newComposite(len(a.parts), a.parts, nil).start()), false, nil
 	}
 	a.unlock(ctx, a.parts) // the first leases ended before the last part was taken
 	a.parts, a.lost = nil, a.lost+1

@@ -141,7 +141,7 @@ func (m *Mutex) finish(ctx context.Context, a *acquisition, err error) (*Lock, e
 		if l.handedOver && !a.contended {
 			monitor.contended(ctx, m.kind, &LockedError{Name: m.name}, took)
 		}
-		m.client.limit(l)
+		m.client.limit(l, l.mutex.config.maxHold)
 		monitor.acquired(ctx, l, took)
 		return ownerOf(ctx).took(l), nil
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"math"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -14,8 +13,9 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// serverMark precedes the number of the server in the ids of one round: <client>:<n>:s<server>[:m=<metadata>].
-// Up to the mark, the ids of one hold are equal on all servers, which identifies the holder in their states.
+// serverMark precedes the number of the server in the ids of one hold: <client>:<n>:s<server>[.<k>][:m=<metadata>],
+// where k makes the id of a further attempt unique. Up to the mark, the ids of one hold are equal on all servers,
+// which identifies the holder in their states.
 // The rest differs: otherwise two clients of one server, given by mistake, would count as two servers.
 const serverMark = ":s"
 
@@ -37,6 +37,7 @@ type quorumRound struct {
 	errs    []error
 
 	won   *composite
+	wonAt time.Time
 	err   error
 	split bool // some servers granted the lock, but too few
 }
@@ -68,13 +69,12 @@ func (r *quorumRound) start(timeout time.Duration) {
 		case !c.gate.Enter():
 			r.record(i, nil, ErrClosed)
 		default:
-			a := part.newAcquisition(r.ctx, false)
-			a.request.id = r.id + serverMark + strconv.Itoa(i) + part.config.metadata
+			a := part.newPartAcquisition(r.ctx, r.id, i)
 			// It runs also after the decision: more servers than needed may hold the lock.
 			a.askFor(func(l *Lock, err error) {
 				defer c.gate.Leave()
 				if err == nil {
-					c.limit(l)
+					c.limit(l, part.config.maxHold)
 					c.monitor.tracePart(r.ctx, l)
 				}
 				r.record(i, l, err)
@@ -97,7 +97,10 @@ func (r *quorumRound) count(i int, l *Lock, err error) bool {
 	r.voted[i] = true
 	if r.over {
 		r.quorum.stuck[i].Add(-1)
-		if l != nil && (r.won == nil || !r.won.add(l)) {
+		switch {
+		case l == nil && r.won != nil:
+			r.regain(i)
+		case l != nil && (r.won == nil || !r.won.add(l)):
 			l.abandon()
 		}
 		return false
@@ -156,7 +159,10 @@ func (r *quorumRound) decideLocked() {
 	need := r.quorum.majority()
 	if len(r.granted) >= need {
 		if c := newComposite(need, r.granted, &r.quorum.gate); c.Valid() {
-			r.won = c
+			r.won, r.wonAt = c, r.quorum.wheel.Now()
+			c.onLost = r.partLost
+			c.start()
+			r.regainMissing()
 			return
 		}
 		r.errs = append(r.errs, errSlow) // the first leases ended before the last answer
@@ -170,6 +176,16 @@ func (r *quorumRound) decideLocked() {
 	}
 	r.err = &LockedError{Name: r.mutex.name, TTL: untilFree(r.refused, max(need-len(r.granted), 1))}
 	r.split = len(r.granted) > 0
+}
+
+// regainMissing asks again for the parts that servers have refused.
+func (r *quorumRound) regainMissing() {
+	for i, c := range r.quorum.servers {
+		granted := slices.ContainsFunc(r.granted, func(l *Lock) bool { return l.client() == c })
+		if r.voted[i] && !granted {
+			r.regain(i)
+		}
+	}
 }
 
 // untilFree returns the time until the given number of holds, or all of fewer, have ended without a release;

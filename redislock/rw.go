@@ -142,7 +142,7 @@ func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 		return nil, err
 	}
 	c.queues.Kick(m.queueKey(nil))
-	c.limit(a.lock)
+	c.limit(a.lock, a.lock.mutex.config.maxHold)
 	c.monitor.acquired(ctx, a.lock, a.took())
 	return owner.took(a.lock), nil
 }

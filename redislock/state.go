@@ -121,9 +121,13 @@ func (m *Mutex) State(ctx context.Context) (State, error) {
 // ForceUnlockHolder frees the lock if the hold with the given ID has it, notifies the holder, wakes the
 // waiters, and reports whether that hold had the lock. The ID is that of a Holder in State. A later acquisition
 // from Redis has another ID and is not affected. A hold that was handed over within its process has the same ID
-// and ends. ForceUnlockHolder blocks for two round trips. Otherwise it is like ForceUnlock.
+// and ends. ForceUnlockHolder blocks for two round trips, or three for the part of a Quorum's lock. Otherwise it
+// is like ForceUnlock.
 func (m *Mutex) ForceUnlockHolder(ctx context.Context, id string) (bool, error) {
 	return m.admin(ctx, "force unlock", func() result {
+		if err := m.markForced(id); err != nil {
+			return result{err: err}
+		}
 		r, answered := m.do(ctx, func() scripts.Call { return m.kind.release(&request{mutex: m, id: id}) })
 		if !answered {
 			return result{false, contexts.Error(ctx)}
@@ -143,28 +147,61 @@ func (m *Mutex) ForceUnlockHolder(ctx context.Context, id string) (bool, error) 
 // although another process may have the lock. So use ForceUnlock only on holders that are known to be dead, or
 // with fencing: the next token is higher than the holder's.
 //
-// ForceUnlock blocks for one round trip, or two on sharded channels, at most until ctx ends. After an error the
-// lock may have been freed.
+// If the holder is a Quorum, ForceUnlock frees its part on this server, and that hold does not take the part again.
+//
+// ForceUnlock blocks for one round trip, or two on sharded channels, and two more for the part of a Quorum's lock,
+// at most until ctx ends. After an error the lock may have been freed.
 func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 	return m.admin(ctx, "force unlock", func() result {
-		r, answered := m.do(ctx, func() scripts.Call { return m.kind.force(m.newRequest(false)) })
-		if !answered {
-			return result{false, contexts.Error(ctx)}
+		var marked []any // the part that may be freed
+		for {
+			r, answered := m.do(ctx, func() scripts.Call {
+				call := m.kind.force(m.newRequest(false))
+				call.Args = append(call.Args, marked...)
+				return call
+			})
+			if !answered {
+				return result{false, contexts.Error(ctx)}
+			}
+			freed, ids, part, err := readForced(&r)
+			if part == "" {
+				if len(ids) > 0 {
+					m.notify(ids)
+				}
+				return result{freed || err == nil && r.Ambiguous, err}
+			}
+			if err := m.markForced(part); err != nil {
+				return result{false, err}
+			}
+			marked = []any{part}
 		}
-		freed, ids, err := readForced(&r)
-		if len(ids) > 0 {
-			m.notify(ids)
-		}
-		return result{freed || err == nil && r.Ambiguous, err}
 	})
 }
 
-// readForced reads the reply of a force script.
-func readForced(r *redisconn.Reply) (freed bool, ids []string, err error) {
+// forcedFor is how long a server remembers that it has freed the part of a hold by force.
+const forcedFor = 24 * time.Hour
+
+// markForced makes a server refuse to grant the part of a Quorum's hold again. It must precede the release of the
+// part by force. For the id of another hold it does nothing.
+func (m *Mutex) markForced(id string) error {
+	if !strings.Contains(id, serverMark) {
+		return nil
+	}
+	key := (&request{mutex: m, id: id}).forcedKey()
+	return m.client.redis.Client.Set(context.Background(), key, 1, forcedFor).Err()
+}
+
+// readForced reads the reply of a force script: the ids to notify, or the part to mark first.
+func readForced(r *redisconn.Reply) (freed bool, ids []string, part string, err error) {
 	if err := r.Err(); err != nil {
-		return false, nil, err
+		return false, nil, "", err
 	}
 	reply, _ := r.Val().([]any)
+	if len(reply) == 2 && reply[0] == int64(2) {
+		if part, _ = reply[1].(string); part != "" {
+			return false, nil, part, nil
+		}
+	}
 	for i, v := range reply {
 		id, isText := v.(string)
 		n, isNumber := v.(int64)
@@ -174,13 +211,13 @@ func readForced(r *redisconn.Reply) (freed bool, ids []string, err error) {
 		case i > 0 && isText && freed:
 			ids = append(ids, id)
 		default:
-			return false, nil, r.Unexpected()
+			return false, nil, "", r.Unexpected()
 		}
 	}
 	if len(reply) == 0 {
-		return false, nil, r.Unexpected()
+		return false, nil, "", r.Unexpected()
 	}
-	return freed, ids, nil
+	return freed, ids, "", nil
 }
 
 // do sends a call for the lock.

@@ -4,8 +4,9 @@ By force, it also notifies the holder's client.
 
 KEYS     1 name (hash: id -> 1)   2 queue (list)   3 timeouts (zset)   4 alive (zset): see fair_queue.lua
 ARGV     1 id   2 ms that each place adds to Redisson's timeout   3 PUBLISH or SPUBLISH   4 channel prefix
-         5 prefix of the channels of clients, to free the lock by force
-Returns  1 released, 0 it was not held; by force {1, id ..} freed, and the ids whose clients the caller has to notify, {0} it was free
+         and to free the lock by force   5 prefix of the channels of clients   6 the part that is marked, if any: see unmarked_part
+Returns  1 released, 0 it was not held; by force {1, id ..} freed, and the ids whose clients the caller has to notify, {0} it was free,
+         {2, id} the part to mark first
 Errors   WRONGKIND the key holds a read/write lock, by force only
 ]]
 local name, queue, timeouts, alive = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -14,6 +15,7 @@ local force = clients ~= nil
 -- include: clock
 -- include: fair_queue
 -- include: notify_holders
+-- include: unmarked_part
 local fields = redis.call('HLEN', name)
 local held = redis.call('HEXISTS', name, force and 'mode' or id) == 1
 local holders
@@ -23,6 +25,10 @@ if force then
   end
   held = fields > 0
   holders = redis.call('HGETALL', name)
+  local part = unmarked_part(holders, ARGV[6])
+  if part then
+    return {2, part}
+  end
 end
 local timeout = redis.call('ZSCORE', timeouts, id)
 local first = redis.call('LINDEX', queue, 0)

@@ -15,11 +15,15 @@ var (
 	LocksAcquire = declare("locks_acquire") // LockAcquire for many locks
 	LocksRelease = declare("locks_release") // LockRelease for many locks
 	LockForce    = declare("lock_force")    // frees the lock of any holder, and notifies the holder's client
+	LockRegain   = declare("lock_regain")   // LockAcquire for a missing part of a quorum's hold
 	LockRenew    = declare("lock_renew")    // renews any number of plain locks, fair locks and writers
 )
 
 // LockFence returns the key of the lock's last fencing token.
 func LockFence(name string) string { return PrefixName("redisson_lock_token", name) }
+
+// LockForced returns the key that exists on a server on which the hold of a quorum was freed by force.
+func LockForced(name, hold string) string { return SuffixName(name, hold+":forced") }
 
 // LockChannel returns the channel on which releases of the lock are announced.
 func LockChannel(name string) string { return PrefixName("redisson_lock__channel", name) }

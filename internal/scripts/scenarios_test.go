@@ -156,6 +156,7 @@ func lockScenarios(now int64) []scenario {
 		free  = ""
 		mine  = "HSET n me:1 1\n PEXPIRE n 5000"
 		other = "HSET n you:1 1\n PEXPIRE n 5000"
+		part  = "HSET n you:1:s0 1\n PEXPIRE n 5000"
 		fence = "\n SET f 7 PX 5000"
 
 		others = "HSET n3 you:1 1\n HSET n4 me:4 1\n PEXPIRE n4 5000\n SET n5 1"
@@ -193,6 +194,12 @@ func lockScenarios(now int64) []scenario {
 		}, nil},
 		{scripts.LockForce, "another's", words(other), []string{"n"}, []any{"PUBLISH", "c", "clients:"}, nil},
 		{scripts.LockForce, "another's, sharded", words(other), []string{"n"}, []any{"SPUBLISH", "c", "clients:"}, nil},
+		{scripts.LockForce, "a part", words(part), []string{"n"}, []any{"PUBLISH", "c", "clients:"}, nil},
+		{scripts.LockForce, "a part that is marked", words(part), []string{"n"}, []any{"PUBLISH", "c", "clients:", "you:1:s0"}, nil},
+		{scripts.LockRegain, "free", words(free), []string{"n", "f"}, plain, nil},
+		{scripts.LockRegain, "mine", words(mine), []string{"n", "f"}, plain, nil},
+		{scripts.LockRegain, "another's", words(other), []string{"n", "f"}, plain, nil},
+		{scripts.LockRegain, "freed by force", words(fence), []string{"n", "f"}, plain, nil},
 		{scripts.LockRenew, "mine and another's", words(mine + "\n HSET n2 you:1 1"), []string{"n", "n2"}, []any{"me:1", 30_000, "me:2", 30_000}, nil},
 	}
 }
