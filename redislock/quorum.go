@@ -50,6 +50,10 @@ var (
 // The algorithm is Redlock, as Redis describes it, with a watchdog: a lock has a part on each server, and is
 // held as long as a majority of its parts is held. The lease of each part counts from before its request was
 // sent, less the safety margin. There are no fencing tokens.
+//
+// While a lock has a valid majority, the Quorum asks again for each missing part: one that its server has lost, or
+// did not grant at first. It takes no part again that was freed by force, and none of a lock WithoutRenewal. A lock
+// that is lost as a whole is never acquired again.
 type Quorum struct {
 	servers []*Client
 	stuck   []atomic.Int32 // calls to each server that are unanswered and whose callers have returned
