@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/redislock"
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // holdOn returns the hold that a server knows, without the part of its id that differs between servers, or "".
@@ -256,6 +258,67 @@ func TestQuorum_RegainsNothingAfterTheEnd(t *testing.T) {
 		servers.awaitFree(t, name)
 		require.ErrorIs(t, l.Err(), redislock.ErrNotHeld)
 	})
+}
+
+// While the wheel stands still, no end is announced. A hold that has become invalid then stays so (L4), although a
+// part is granted and another one lasts.
+func TestQuorum_RegainsNothingWithoutAValidMajority(t *testing.T) {
+	skipIfShort(t)
+	t.Parallel()
+	servers, name := startServers(t, 3), redistest.Name(t)
+	w, err := wheel.New(wheel.WithExecutor(wheel.Inline()))
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = w.Stop(context.Background()) })
+	rdbs, hook := servers.clients(t), regainHook{make(chan func(), 1)}
+	rdbs[0].AddHook(hook)
+	q, err := redislock.NewQuorum(rdbs, redislock.WithWheel(w))
+	require.NoError(t, err)
+	redistest.CloseWith(t, q.Close)
+	l := mustLock(t, q.Mutex(name, redislock.WithLease(safeLease)))
+	servers.awaitParts(t, q, name)
+	first, last := servers[0].Client(t), servers[2].Client(t)
+	channel := clientChannel(t, q)
+	poll(t, func() bool { return isSubscribed(t, first, channel) })
+
+	granted, reply := make(chan struct{}), make(chan struct{})
+	hook.executed <- func() {
+		close(granted)
+		<-reply
+	}
+	servers[1].Pause()
+	defer servers[1].Resume()
+	extended := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		extended <- l.Extend(ctx, time.Minute) // on the last server alone
+	}()
+	id := requireField(t, first, name)
+	require.NoError(t, first.Del(t.Context(), name).Err())
+	require.NoError(t, first.Publish(t.Context(), channel, id+" "+name).Err()) // the hold is checked at once
+	<-granted
+	still, moves := make(chan struct{}), make(chan struct{})
+	move := sync.OnceFunc(func() { close(moves) })
+	defer move()
+	_, err = w.AfterFunc(0, func() {
+		close(still)
+		<-moves
+	})
+	require.NoError(t, err)
+	<-still
+	<-extended
+	require.Greater(t, last.PTTL(t.Context(), name).Val(), 2*safeLease)
+	require.NoError(t, l.Err())
+	poll(t, func() bool { return !l.Valid() }) // the part of the server that hangs is over
+
+	close(reply)
+	poll(t, func() bool { return l.Valid() || first.Exists(t.Context(), name).Val() == 0 })
+	require.False(t, l.Valid())
+	servers[1].Resume()
+	move()
+	requireEnds(t, l.Context(t.Context()), "too few parts")
+	require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrLost)
+	servers.awaitFree(t, name)
 }
 
 // A part that was freed by force stays free, whether or not the Quorum was notified. So the hold ends when a majority
