@@ -47,7 +47,8 @@ type composite struct {
 // newComposite returns a composite of the parts. start must follow.
 func newComposite(need int, parts []*Lock, g *gate.Gate) *composite {
 	c := &composite{
-		need: need, gate: g, parts: slices.Clone(parts), lost: make(map[*Lock]bool), vacant: make(map[*vacancy]struct{}),
+		need: need, gate: g, parts: slices.Clone(parts),
+		lost: make(map[*Lock]bool), vacant: make(map[*vacancy]struct{}),
 	}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	return c

@@ -16,10 +16,10 @@ import (
 const moveAfter = 100 * time.Millisecond
 
 // Shards is a Hub for the sharded channels of a cluster, or for the channels of servers that are no cluster although
-// their client is a ClusterClient. It has one Hub per master, on the client of that node, and subscribes each channel at
-// the master of its slot. When a connection breaks, or a slot moves, it asks for the masters again and moves the
-// channels. A ClusterClient cannot be used for this: after a break, go-redis would subscribe channels of different slots
-// in one command, which a cluster refuses.
+// their client is a ClusterClient. It has one Hub per master, on the client of that node, and subscribes each channel
+// at the master of its slot. When a connection breaks, or a slot moves, it asks for the masters again and moves the
+// channels. A ClusterClient cannot be used for this: after a break, go-redis would subscribe channels of different
+// slots in one command, which a cluster refuses.
 //
 // Ground rules. mu guards every field below it and those of ShardSubscription. It is taken before the mu of a node's
 // Hub, never after: a Hub calls broken without its mu.

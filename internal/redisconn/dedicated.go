@@ -15,8 +15,8 @@ import (
 // Dedicated sends background calls, such as renewals, on up to poolSize separate connections for each server. So a busy
 // pool of the caller's client does not delay them. A call ends with its context. Dedicated is safe for concurrent use.
 //
-// A background call goes where a new connection of the caller's client leads. An old connection may lead elsewhere: to a
-// primary that was deposed and still takes writes, while the Sentinels, a virtual address or a proxy lead new
+// A background call goes where a new connection of the caller's client leads. An old connection may lead elsewhere: to
+// a primary that was deposed and still takes writes, while the Sentinels, a virtual address or a proxy lead new
 // connections to its successor. No address tells the two apart, because a proxy may hide both. So Dedicated uses a
 // connection only for a part of the lease, see maxAge. While no new connection can be made, for example because the
 // Sentinels are away or the password has changed, calls go on over the old ones.
@@ -105,8 +105,8 @@ func (d *Dedicated) start(f func()) bool {
 	return true
 }
 
-// RunBatch is scripts.RunBatch on dedicated connections, for leases of the given length or longer. It may execute a call
-// twice. A server that hangs delays only its own calls.
+// RunBatch is scripts.RunBatch on dedicated connections, for leases of the given length or longer. It may execute a
+// call twice. A server that hangs delays only its own calls.
 func (d *Dedicated) RunBatch(ctx context.Context, lease time.Duration, calls []scripts.Call) []*redis.Cmd {
 	if d.whole != nil {
 		return d.whole.run(ctx, d.maxAge(lease), calls)
@@ -146,8 +146,8 @@ func pick[T any](all []T, indexes []int) []T {
 // maxAge returns the age from which a connection is replaced before its next use.
 //
 // A third of the lease is enough to keep a hold through the switch to another primary. The last renewal that the new
-// primary has copied is at most a third of the lease older than the switch. The second one after that renewal is sent on
-// a connection that was made after the switch, two thirds of a lease after the copied one.
+// primary has copied is at most a third of the lease older than the switch. The second one after that renewal is sent
+// on a connection that was made after the switch, two thirds of a lease after the copied one.
 //
 // Where Sentinels or ClusterSlots tell of switches, they are asked more often, so that a switch is noticed at once.
 func (d *Dedicated) maxAge(lease time.Duration) time.Duration {

@@ -32,7 +32,9 @@ func HasOwnSlots(rdb redis.UniversalClient) bool {
 
 // of returns the address of the master of a key, and a client of a node with the same options. If the last answer is
 // older than maxAge, it asks again. Without any answer, what the cluster client knows has to do.
-func (m *masters) of(ctx context.Context, maxAge time.Duration, key string) (like *redis.Client, addr string, err error) {
+func (m *masters) of(
+	ctx context.Context, maxAge time.Duration, key string,
+) (like *redis.Client, addr string, err error) {
 	m.mu.Lock()
 	old := m.query.dedicated.wheel.Now().Sub(m.asked) > maxAge
 	m.mu.Unlock()

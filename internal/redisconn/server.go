@@ -128,8 +128,8 @@ func (s *server) send(ctx context.Context, p *pool, calls []scripts.Call) []*red
 	return scripts.RunBatch(ctx, p.client, calls)
 }
 
-// misled reports whether a call failed in a way for which its connection may be the cause: it has no answer, or a server
-// answered that is no primary any more.
+// misled reports whether a call failed in a way for which its connection may be the cause: it has no answer, or a
+// server answered that is no primary any more.
 func misled(err error) bool {
 	return err != nil && (!Refused(err) || strings.Contains(err.Error(), "READONLY"))
 }
