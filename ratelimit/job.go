@@ -6,12 +6,9 @@ import (
 	"math"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
-	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -59,6 +56,7 @@ type job struct {
 	left     bool // the one caller has left
 	followed bool // the other scope was tried
 	repeated bool // Redis has asked for a repetition of the call
+	refused  bool // the call has failed, and was certainly not executed
 	sentAt   time.Time
 	since    time.Duration // when the oldest caller came
 	extra    time.Duration // extension of the timeout, because the process was paused
@@ -211,10 +209,10 @@ func (j *job) Apply(r redisconn.Reply) {
 	case j.follows(err):
 		s.send(j)
 		return
-	case cut(err) && c.logins.check(s, err, func(err error) { j.finish(calls.Failed(err), at, r.SentAt) }):
+	case cut(err) && c.logins.check(s, err, func(err error) { r.Cmd = calls.Failed(err); j.finish(&r, at) }):
 		return
 	}
-	j.finish(r.Cmd, at, r.SentAt)
+	j.finish(&r, at)
 }
 
 // follows reports whether the script has named the other scope than that of its keys. Then it has done nothing,
@@ -232,8 +230,8 @@ func (j *job) follows(err error) bool {
 }
 
 // finish applies the reply.
-func (j *job) finish(cmd *redis.Cmd, at reading, sentAt time.Time) {
-	s := j.state
+func (j *job) finish(r *redisconn.Reply, at reading) {
+	s, sentAt := j.state, r.SentAt
 	s.mu.Lock()
 	late := j.stage == expired
 	if !late {
@@ -241,11 +239,12 @@ func (j *job) finish(cmd *redis.Cmd, at reading, sentAt time.Time) {
 	}
 	j.stopLocked()
 	s.mu.Unlock()
-	got, err := j.read(cmd, at)
+	got, err := j.read(r, at)
 	if !late {
 		s.client.breakers.heard(s, err, sentAt)
 	}
 	s.mu.Lock()
+	j.refused = err != nil && !r.Ambiguous
 	var next *job
 	switch {
 	case late || j.left:
@@ -265,11 +264,12 @@ func (j *job) finish(cmd *redis.Cmd, at reading, sentAt time.Time) {
 }
 
 // read reads a reply.
-func (j *job) read(cmd *redis.Cmd, at reading) (answer, error) {
-	reply, err := scripts.Integers(cmd)
+func (j *job) read(r *redisconn.Reply, at reading) (answer, error) {
+	reply, err := r.Integers()
 	var got answer
 	if err == nil {
 		got, err = j.state.algorithm.decode(&j.ask, reply, at)
+		err = r.Understood(err)
 	}
 	if err != nil {
 		return answer{}, explain(context.Background(), err) // the end of the context of the call is an outage

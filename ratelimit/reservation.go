@@ -64,7 +64,11 @@ type charge struct {
 	booked  int64 // requests of a debt that were charged
 	missing int64 // requests of a debt that were not charged, because that was more than debt allows
 	settled bool  // the limit has answered, or there was nothing to ask
-	failed  error // of a return that was sent and not answered, so that it may have been made
+
+	// Of a return that was sent and not answered, so that it may have been made:
+	failed error // nil if there is none
+	sent   *job
+	before int64 // kept, if it was not made
 }
 
 // charge returns a charge of the key's one limit.
@@ -113,14 +117,16 @@ func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
 // StoredLimiter.Delete, or a SetRate or UpdateRate without WithState.
 //
 // Settle blocks for one round trip, at most until ctx ends or the time of WithTimeout has passed. Concurrent calls wait
-// for each other, each within its own time. A return is sent once. A debt is sent again within that time if Redis does
+// for each other, each within its own time. A call sends a return once. A debt is sent again within that time if Redis does
 // not answer. So a debt may be charged twice, but nothing is given back twice.
 //
 // After a call that returned nil or a *DebtError, further calls of Settle and Cancel do nothing and return nil, also
 // after Client.Close. After another error Settle can be called again, with the same number or another one:
-//   - What was not sent is sent: a settlement after the end of ctx, or while the circuit is open.
+//   - What was certainly not executed is sent: a settlement after the end of ctx, while the circuit is open, for which
+//     no connection could be opened, or that Redis refused, such as a replica does. The refusal may also come after the
+//     call has returned.
 //   - A debt that was sent is sent again. It may have been charged before.
-//   - A return that was sent may have been made. It is not sent again: if there is nothing else to do, Settle returns
+//   - Any other return may have been made. It is not sent again: if there is nothing else to do, Settle returns
 //     the error of that call again, and the permits may stay charged. If used is larger by now, the difference to the
 //     first number is charged as a debt, as if the return was made. Only for a StoredLimiter a return is sent again,
 //     because there the second one does nothing.
@@ -288,6 +294,9 @@ func (r *Reservation) overdue(ctx context.Context, began time.Duration) error {
 // settlement asks for what a settlement of n permits charges or gives back if some of them were used. It settles
 // nothing if there is nothing to ask. The error is that of an earlier return which may not be sent again.
 func (c *charge) settlement(n, used int64) (ask, error) {
+	if c.failed != nil && c.sent.undone() { // this may be known by now
+		c.kept, c.failed = c.before, nil
+	}
 	entries := c.algorithm.traits().entries
 	switch extra := used - c.kept; {
 	case extra > 0:
@@ -316,8 +325,9 @@ func (c *charge) answered(j *job, used int64, err error) error {
 	if isReturn && errors.Is(err, ErrNotSet) {
 		err = nil // there is nothing to give back to
 	}
-	if isReturn && (err == nil || j.wasSent()) {
-		c.kept, c.failed = min(c.kept, used), err
+	if isReturn && (err == nil || !j.undone()) {
+		c.failed, c.sent, c.before = err, j, c.kept
+		c.kept = min(c.kept, used)
 	}
 	if err != nil {
 		return err
@@ -331,12 +341,14 @@ func (c *charge) answered(j *job, used int64, err error) error {
 	return nil
 }
 
-// wasSent reports whether the script of a job that is over, or that its caller has left, was sent.
-func (j *job) wasSent() bool {
+// undone reports whether the script of a job that is over, or that its caller has left, was certainly not executed.
+func (j *job) undone() bool {
 	j.state.mu.Lock()
 	defer j.state.mu.Unlock()
-	return !j.sentAt.IsZero()
+	return j.undoneLocked()
 }
+
+func (j *job) undoneLocked() bool { return j.sentAt.IsZero() || j.refused }
 
 // given reports whether a job has given permits back, which others can use now.
 func (j *job) given() bool {

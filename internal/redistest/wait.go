@@ -17,9 +17,9 @@ const Patience = 30 * time.Second
 const SafeLease = 5 * time.Second
 
 // Wheel returns a wheel that is stopped with the test.
-func Wheel(tb testing.TB) *wheel.Wheel {
+func Wheel(tb testing.TB, opts ...wheel.Option) *wheel.Wheel {
 	tb.Helper()
-	w, err := wheel.New()
+	w, err := wheel.New(opts...)
 	if err != nil {
 		tb.Fatal(err)
 	}
