@@ -55,7 +55,7 @@ type charged struct {
 	n         int64
 	added     int64  // permits that were ever charged
 	lost      int64  // permits that ever expired unused
-	back      []span // entries of a log that no waiter can use and that must be given back
+	back      []span // charges to give back: entries of a log that no waiter can use, and what could not be given back
 }
 
 // whole reports whether a span serves exactly one request, which uses all of it.
@@ -128,7 +128,7 @@ func (c *charged) remove(n int64, unused bool) {
 // keep returns how long permits stay when the line is empty, for later waiters.
 func (c *charged) keep() time.Duration { return c.algorithm.traits().keep }
 
-// takeAll removes and returns all unused permits, including entries that must be given back.
+// takeAll removes and returns all unused permits, including charges that must be given back.
 func (c *charged) takeAll() (spans []span) {
 	spans = append(c.back, c.spans...)
 	c.spans, c.back, c.n = nil, nil, 0

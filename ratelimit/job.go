@@ -57,6 +57,7 @@ type job struct {
 	followed bool // the other scope was tried
 	repeated bool // Redis has asked for a repetition of the call
 	refused  bool // the call has failed, and was certainly not executed
+	kept     bool // what it was to give back was kept for another job
 	sentAt   time.Time
 	since    time.Duration // when the oldest caller came
 	extra    time.Duration // extension of the timeout, because the process was paused
@@ -250,6 +251,8 @@ func (j *job) finish(r *redisconn.Reply, at reading) {
 	case late || j.left:
 		if err == nil {
 			next = j.settleLateLocked(got)
+		} else if j.keepBackLocked(err) {
+			next = s.pumpLocked(s.client.now())
 		}
 	default:
 		j.got, j.err = got, err
@@ -292,11 +295,32 @@ func (j *job) settleLocked(at reading) (next *job) {
 	case jobCaller:
 		close(j.done)
 	case jobGiveBack:
-		if j.err == nil && j.got.takenBack {
+		switch {
+		case j.err != nil && j.keepBackLocked(j.err):
+			next = s.pumpLocked(s.client.now())
+		case j.err == nil && j.got.takenBack:
 			next = s.freedLocked()
 		}
 	}
 	return next
+}
+
+// keepBackLocked keeps what a job was to give back that has failed with err, for another job, and reports whether there
+// is any. What may have been given back is kept only if that can be repeated: a part of an entry.
+func (j *job) keepBackLocked(err error) bool {
+	s := j.state
+	passes := errors.Is(err, ErrUnavailable) || errors.Is(err, ErrMisconfigured)
+	repeatable := j.undoneLocked() || s.algorithm.traits().entries
+	if j.kind == jobCaller || len(j.back) == 0 || j.kept || !passes || !repeatable || s.client.gate.Closed() {
+		return false
+	}
+	j.kept = true
+	if s.line == nil {
+		s.line = newLine(s.algorithm)
+	}
+	s.line.charged.back = append(s.line.charged.back, j.back...)
+	s.line.giveBackLater(s.client.now())
+	return true
 }
 
 // decideLocked gives calls the answer, which decode has set if err is nil.
@@ -330,10 +354,11 @@ func (j *job) settleLineLocked(at reading) {
 		l.refuse(now, &s.known, limit)
 	case errors.Is(err, ErrUnavailable):
 		l.failed(0)
-		l.charged.back = append(l.charged.back, j.back...)
+		j.keepBackLocked(err)
 		s.waitByPolicyLocked(err)
 	default:
 		l.failed(0)
+		j.keepBackLocked(err)
 		for w := l.first; w != nil && w.since <= at.sent; w = l.first {
 			l.finish(w, now, err)
 		}

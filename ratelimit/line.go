@@ -19,6 +19,8 @@ const (
 	horizon = 2 * lookPeriod
 	// maxHorizon bounds horizon if Redis is slow.
 	maxHorizon = time.Second
+	// firstBackPause is the pause before permits are given back again. It doubles up to longestBackPause.
+	firstBackPause, longestBackPause = 250 * time.Millisecond, time.Minute
 	// maxLooked is the maximum number of waiters in one script, and maxRuns that of their runs.
 	maxLooked, maxRuns = 4096, 256
 )
@@ -61,6 +63,8 @@ type line struct {
 	contended bool          // the last look found that the limit is used up
 	paidUntil time.Duration // the looks so far have used the time until then: each uses a lookPeriod
 	retryAt   time.Duration // not before, while Redis is down
+	backAt    time.Duration // not before, permits are given back that could not be
+	backPause time.Duration // the last pause before that, or 0 if the last script was answered
 	emptied   time.Duration // when the last waiter left
 	used      int64         // permits handed out since the last look, and
 	lost      int64         // permits lost before it
@@ -150,7 +154,7 @@ func (l *line) advance(now time.Duration, k *knowledge) step {
 		if l.charged.n == 0 && len(l.charged.back) == 0 {
 			return step{wake: never}
 		}
-		at := l.emptied + l.charged.keep()
+		at := max(l.emptied+l.charged.keep(), l.backAt)
 		return step{giveBack: at <= now, wake: at}
 	}
 	at := l.lookAt(now, k)
@@ -270,7 +274,7 @@ func (l *line) look(now time.Duration) (a ask) {
 
 // looked records the answer to a look.
 func (l *line) looked(a *ask, got answer, at reading) {
-	l.looking, l.retryAt = false, 0
+	l.looking, l.retryAt, l.backAt, l.backPause = false, 0, 0, 0
 	l.took = max(at.got-at.sent, l.took*3/4)
 	l.contended = false
 	for k, r := range a.runs {
@@ -284,6 +288,12 @@ func (l *line) looked(a *ask, got answer, at reading) {
 
 // failed records that a look was not answered; the next look follows after a pause.
 func (l *line) failed(retryAt time.Duration) { l.looking, l.retryAt = false, retryAt }
+
+// giveBackLater defers the return of permits that could not be given back, each time for longer.
+func (l *line) giveBackLater(now time.Duration) {
+	l.backPause = min(max(2*l.backPause, firstBackPause), longestBackPause)
+	l.backAt = now + l.backPause/2 + rand.N(l.backPause/2)
+}
 
 // refuse ends the waiters that ask for more than the limit, and those that cannot be served before their
 // deadlines after the waiters ahead of them, as far as is known.

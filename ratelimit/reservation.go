@@ -117,8 +117,8 @@ func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
 // StoredLimiter.Delete, or a SetRate or UpdateRate without WithState.
 //
 // Settle blocks for one round trip, at most until ctx ends or the time of WithTimeout has passed. Concurrent calls wait
-// for each other, each within its own time. A call sends a return once. A debt is sent again within that time if Redis does
-// not answer. So a debt may be charged twice, but nothing is given back twice.
+// for each other, each within its own time. A call sends a return once. A debt is sent again within that time if Redis
+// does not answer. So a debt may be charged twice, but nothing is given back twice.
 //
 // After a call that returned nil or a *DebtError, further calls of Settle and Cancel do nothing and return nil, also
 // after Client.Close. After another error Settle can be called again, with the same number or another one:

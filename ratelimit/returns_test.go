@@ -3,6 +3,7 @@ package ratelimit_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -175,5 +176,111 @@ func TestReservation_AReturnThatMayHaveBeenExecutedIsNotRepeated(t *testing.T) {
 		after, err := k.peek(ctx)
 		require.NoError(t, err)
 		require.EqualValues(t, 10, before.Remaining-after.Remaining, what)
+	}
+}
+
+// leavers are calls for 50 of 1000 permits that leave while Redis has charged them and the reply is on its way.
+var leavers = map[string]func(ctx context.Context, c *ratelimit.Client, name string) error{
+	"a waiter of GCRA": func(ctx context.Context, c *ratelimit.Client, name string) error {
+		return c.Limiter("k", ratelimit.PerDay(1000)).WaitN(ctx, name, 50)
+	},
+	"a reservation of GCRA": func(ctx context.Context, c *ratelimit.Client, name string) error {
+		return second(c.Limiter("k", ratelimit.PerDay(1000)).Reserve(ctx, name, 50))
+	},
+	"a waiter of a log": func(ctx context.Context, c *ratelimit.Client, name string) error {
+		return c.StoredLimiter(name).WaitN(ctx, 50)
+	},
+	"a reservation of a log": func(ctx context.Context, c *ratelimit.Client, name string) error {
+		return second(c.StoredLimiter(name).Reserve(ctx, 50))
+	},
+}
+
+// leave makes a call leave, and returns the permits that are free then. The reply comes with release.
+func leave(t *testing.T, c *returning, leaver string) (free func() int64, release func()) {
+	t.Helper()
+	held, name, log := &replies{make(chan heldReply, 1)}, redistest.Name(t), strings.HasSuffix(leaver, "log")
+	c.rdb.AddHook(held)
+	free = func() int64 {
+		if log {
+			r, err := c.StoredLimiter(name).Peek(t.Context())
+			require.NoError(t, err)
+			return r.Remaining
+		}
+		return remaining(t, c.Limiter("k", ratelimit.PerDay(1000)), name)
+	}
+	if log {
+		require.NoError(t, c.StoredLimiter(name).SetRate(t.Context(), ratelimit.PerDay(1000)))
+	}
+	require.EqualValues(t, 1000, free(), "Redis knows the script now")
+	executed, release := held.hold()
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() { left <- leavers[leaver](ctx, c.Client, name) }()
+	<-executed
+	cancel()
+	require.ErrorIs(t, <-left, context.Canceled)
+	return free, release
+}
+
+// Permits that a call leaves behind are given back when Redis takes them again.
+func TestLeavers_GiveBackWhenRedisIsBack(t *testing.T) {
+	t.Parallel()
+	for leaver := range leavers {
+		for fault, begin := range returnFaults {
+			if fault == "OOM" && strings.HasSuffix(leaver, "log") {
+				continue // Redis accepts that script, which begins with a removal
+			}
+			for circuit, opts := range map[string][]ratelimit.Option{
+				"closed": nil, "open": {ratelimit.WithBreaker(1, 10*time.Millisecond)},
+			} {
+				t.Run(leaver+", "+fault+", circuit "+circuit, func(t *testing.T) {
+					t.Parallel()
+					c := newReturning(t, opts...)
+					free, release := leave(t, c, leaver)
+					end := begin(t, c)
+					release()
+					redistest.Poll(t, func() bool { return c.Stats().Failures > 0 })
+					end()
+					await(t, "the circuit to close", func() bool { return !c.Stats().Down })
+					await(t, "the permits", func() bool { return free() == 1000 })
+				})
+			}
+		}
+	}
+}
+
+// Permits that may have been given back are not given back again, except to a log, where that does nothing.
+func TestLeavers_GiveBackOnce(t *testing.T) {
+	t.Parallel()
+	for leaver := range leavers {
+		t.Run(leaver, func(t *testing.T) {
+			t.Parallel()
+			mock := clock.NewMock()
+			w := redistest.Wheel(t, wheel.WithClock(mock))
+			c := newReturning(t, ratelimit.WithWheel(w))
+			free, release := leave(t, c, leaver)
+			lost := c.d.LoseReply("evalsha", 1, redistest.Cut)
+			release()
+			redistest.Poll(t, func() bool { mock.Add(20 * time.Millisecond); return isClosed(lost) && c.Stats().Failures > 0 })
+			scripts := c.Stats().Scripts
+			passed := make(chan struct{})
+			_, err := w.AfterFunc(2*time.Minute, func() { close(passed) }) // after the pause before a repetition
+			require.NoError(t, err)
+			mock.Add(3 * time.Minute)
+			<-passed
+			require.EqualValues(t, 1000, free())
+			if !strings.HasSuffix(leaver, "log") {
+				require.Equal(t, scripts+1, c.Stats().Scripts)
+			}
+		})
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }

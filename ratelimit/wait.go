@@ -168,6 +168,10 @@ func (s *keyState) pumpLocked(now time.Duration) *job {
 			s.wakeLocked(now, next.wake)
 			return j
 		case next.giveBack:
+			if s.algorithm.traits().canGiveBack && s.client.breakers.refuse(s) != nil {
+				l.giveBackLater(now)
+				continue
+			}
 			return s.giveBackLocked()
 		}
 		s.wakeLocked(now, next.wake)
@@ -199,7 +203,7 @@ func (s *keyState) waitByPolicyLocked(err error) {
 // giveBackLocked returns a job that gives back the permits charged for waiters that have left.
 func (s *keyState) giveBackLocked() *job {
 	spans := s.line.charged.takeAll()
-	if !s.algorithm.traits().canGiveBack || s.client.breakers.refuse(s) != nil {
+	if !s.algorithm.traits().canGiveBack {
 		return nil
 	}
 	j := s.newJobLocked(jobGiveBack, s.client.now())
