@@ -18,7 +18,7 @@ type State struct {
 	Free    int64    // free permits; 0 if the number is not set, negative if more are held than exist
 	Held    int64    // held permits
 	Permits []Permit // held permits in the order in which their leases end; at most 1000
-	Waiting int64    // with FairSemaphore: requests that wait in Redis, or have not yet claimed assigned permits
+	Waiting int64    // with FairSemaphore: requests that wait in Redis and whose processes are alive
 	Token   int64    // the highest fencing token given out, 0 if none is known
 }
 
@@ -37,7 +37,7 @@ func (s *Semaphore) State(ctx context.Context) (State, error) {
 	}
 	scriptKeys := []string{s.keys.permits, s.keys.leases, s.keys.fence}
 	if s.fair {
-		scriptKeys = append(scriptKeys, fairKey(s.name, "queue"))
+		scriptKeys = append(scriptKeys, fairKey(s.name, "alive"))
 	}
 	r, err := s.client.call(ctx, "state of", s.name, func() scripts.Call {
 		return scripts.PermitList.Call(scriptKeys, mostListed)

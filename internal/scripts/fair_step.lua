@@ -37,6 +37,23 @@ local idle_ms, declared, leaving, first_leaving = tonumber(ARGV[6]), tonumber(AR
 local queued = redis.call('ZCARD', queue)
 -- include: count_expired
 
+-- The requests of the call.
+local requests, calls_for, i = {}, {}, first_leaving + leaving
+while ARGV[i] do
+  local n, first = tonumber(ARGV[i + 2]), i + 3
+  local request = {id = ARGV[first], lease = ARGV[i], waits = ARGV[i + 1] == '1', n = n, first = first, last = first + n - 1}
+  requests[#requests + 1], calls_for[request.id] = request, true
+  i = first + n
+end
+
+-- need_of returns the permits of a queued request, 0 if its process is no longer alive, the instant until which that counts as alive,
+-- and its entry of needs.
+local function need_of(id)
+  local need = redis.call('HGET', needs, id)
+  local alive_until = math.min(tonumber(redis.call('ZSCORE', alive, id) or 0), now + alive_ms)
+  return alive_until > now and need and #need / 16 - 2 or 0, alive_until, need
+end
+
 -- An id that leaves is held, or belongs to a queued request, or neither.
 local removed, held_leaving, gone_from_queue, leaves = {}, {}, {}, {}
 for j = 1, leaving do
@@ -55,23 +72,33 @@ if stored then
   free = free + expired + #held_leaving
 end
 
--- A request is held already, or is granted at once because the queue is empty, or has to be queued, or is not granted.
-local requests, entering, enters, i = {}, {}, {}, first_leaving + leaving
-while ARGV[i] do
-  local lease, waits, n, first = ARGV[i], ARGV[i + 1] == '1', tonumber(ARGV[i + 2]), i + 3
-  local request = {id = ARGV[first], lease = lease, n = n, first = first, last = first + n - 1}
+-- The dead at the start of the queue leave it too, whether permits are free or not. front is the rank of the first request that
+-- stays.
+local front = 0
+while front < queued do
+  local id = redis.call('ZRANGE', queue, front, front)[1]
+  if not leaves[id] then
+    if calls_for[id] or need_of(id) > 0 then
+      break
+    end
+    gone_from_queue[#gone_from_queue + 1] = id
+  end
+  front = front + 1
+end
+
+-- A request is held already, or is granted at once because nobody waits, or has to be queued, or is not granted.
+local entering, enters = {}, {}
+for _, request in ipairs(requests) do
   local ends = tonumber(redis.call('ZSCORE', leases, request.id) or 0)
   if ends > now then
     request.ends = ends
-  elseif stored and queued == #gone_from_queue and #entering == 0 and n <= free then
+  elseif stored and front == queued and #entering == 0 and request.n <= free then
     request.granted = true
-    free = free - n
-  elseif stored and waits then
+    free = free - request.n
+  elseif stored and request.waits then
     entering[#entering + 1], enters[request.id] = request, request
     request.queued = queued > 0 and redis.call('ZSCORE', queue, request.id)
   end
-  requests[#requests + 1] = request
-  i = first + n
 end
 
 local uses_queue = queued > 0 or #entering > 0
@@ -83,7 +110,7 @@ if uses_queue or #requests > 0 then
 end
 
 -- next_in_queue iterates over the queue: the queued requests that do not leave, then those that enter.
-local rank, entered = 0, 0
+local rank, entered = front, 0
 local function next_in_queue()
   while rank < queued do
     local id = redis.call('ZRANGE', queue, rank, rank)[1]
@@ -111,9 +138,7 @@ for id in next_in_queue do
     request.granted = true
     free = free - request.n
   else
-    local need = redis.call('HGET', needs, id)
-    local alive_until = math.min(tonumber(redis.call('ZSCORE', alive, id) or 0), now + alive_ms)
-    local n = alive_until > now and need and #need / 16 - 2 or 0
+    local n, alive_until, need = need_of(id)
     if n > free then
       break
     end
@@ -155,6 +180,10 @@ for k, request in ipairs(requests) do
   end
 end
 local expiry = stored and not all_granted and redis.call('PTTL', permits) or 0
+-- Without an idle expiry, the keys of a queue end with the last process that counts as alive.
+local last_alive = #entering > 0 and redis.call('ZREVRANGE', alive, 0, 0, 'WITHSCORES')[2] or 0
+local queue_left = idle_ms == 0 and #entering > 0 and redis.call('PTTL', queue) or -1
+local queue_expires = queue_left ~= -1 -- the queue is new, or expires already
 local last_position = #entering > 0 and redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')[2] or 0
 
 -- include: idle
@@ -183,6 +212,9 @@ if uses_queue then
   redis.call('ZREM', queue, '')
   redis.call('ZREM', alive, '')
   redis.call('HDEL', needs, '')
+end
+if queue_expires then
+  redis.call('PEXPIRE', queue, math.max(queue_left, 1))
 end
 if #entering > 0 then
   redis.call('HSET', needs, '', '')
@@ -213,6 +245,12 @@ for _, request in ipairs(entering) do
 end
 if idle_ms > 0 then
   redis.call('PEXPIRE', leases, life(last_end))
+end
+if queue_expires then
+  local lasts = string.format('%.0f', math.max(last_alive - now, alive_ms))
+  redis.call('PEXPIRE', queue, lasts)
+  redis.call('PEXPIRE', alive, lasts)
+  redis.call('PEXPIRE', needs, lasts)
 end
 if idle_ms > 0 and uses_queue then
   redis.call('PEXPIRE', queue, life(last_end))

@@ -126,7 +126,7 @@ func emptyingScenarios(now int64) []scenario {
 		{scripts.PermitsRelease, "the last of one semaphore, and one that is not held", words(held), []string{"n", "l", "n", "l"}, []any{"PUBLISH", "c", 0, 0, idA, "PUBLISH", "c", 0, 0, idB}, nil},
 		{scripts.PermitState, "the last one has expired", words(over), []string{"n", "l"}, []any{"PUBLISH", "c"}, nil},
 		{scripts.PermitRenew, "held, of an idle one, all keys there", words(held + "\n PEXPIRE n 9000\n PEXPIRE l 9000"), []string{"l", "n"}, []any{"GT", 8_000, 300_000, 1, idA}, nil},
-		{scripts.PermitList, "all keys there", words(held + fence + "\n ZADD q 1 " + idB), []string{"n", "l", "f", "q"}, []any{1000}, nil},
+		{scripts.PermitList, "all keys there", words(held + fence + "\n ZADD a 1 " + idB), []string{"n", "l", "f", "a"}, []any{1000}, nil},
 
 		{scripts.SemAcquire, "of an idle one, all keys there", counting, []string{"n", "p", "o"}, []any{7, 6, 60_000, "PUBLISH", "c", 8_000, 2}, nil},
 		{scripts.SemRelease, "of an idle one, all keys there", counting, []string{"n", "p", "o"}, []any{60_000, "PUBLISH", "c", 8_000, 7, 2, 0, 0}, nil},
@@ -381,7 +381,7 @@ func permitScenarios(now int64) []scenario {
 		{scripts.PermitEdit, "set, when some have expired", words(over), record, []any{"set", 5, "PUBLISH", "c", 60_000, 0}, nil},
 		{scripts.PermitState, "some have expired", words(over), keys, []any{"PUBLISH", "c"}, nil},
 		{scripts.PermitState, "held", words(held), keys, []any{"PUBLISH", "c"}, nil},
-		{scripts.PermitList, "some have expired", words(over), []string{"n", "l", "f", "q"}, []any{1000}, nil},
+		{scripts.PermitList, "some have expired", words(over), []string{"n", "l", "f", "a"}, []any{1000}, nil},
 		{scripts.SemDelete, "plain", words(held), []string{"n", "r", "l"}, []any{"PUBLISH", "c", 60_000, 0}, nil},
 	}
 }
@@ -393,7 +393,9 @@ func fairScenarios(now int64) []scenario {
 	ask := append(append([]any{}, head...), 0, 30_000, 1, 1, idC)
 	held := "SET n 0\n ZADD l " + ms(now+100_000) + " " + idA
 	waits := "\n ZADD q 1 " + idB + "\n ZADD a " + ms(now+100_000) + " " + idB + "\n HSET h " + idB + " " + other + idB
-	expires := "\n PEXPIRE n 9000\n PEXPIRE l 9000\n PEXPIRE q 9000\n PEXPIRE a 9000\n PEXPIRE h 9000"
+	dead := "\n ZADD q 1 " + idB + "\n ZADD a 1 " + idB + "\n HSET h " + idB + " " + other + idB
+	queueExpires := "\n PEXPIRE q 9000\n PEXPIRE a 9000\n PEXPIRE h 9000"
+	expires := "\n PEXPIRE n 9000\n PEXPIRE l 9000" + queueExpires
 	idle := func(args []any) []any {
 		args = slices.Clone(args)
 		args[5] = 8_000
@@ -409,6 +411,9 @@ func fairScenarios(now int64) []scenario {
 		{scripts.FairStep, "none set, and declared", nil, append(keys, "x"), declares(ask), words("SET n 20")},
 		{scripts.FairStep, "none set, and declared, when leases are left", words(held + "\n DEL n"), append(keys, "x"), declares(ask), words(held + "\n SET n 19")},
 		{scripts.FairStep, "none free", words(held), keys, ask, nil},
+		{scripts.FairStep, "none free, in a queue that expires", words(held + waits + queueExpires), keys, ask, nil},
+		{scripts.FairStep, "free, while the dead wait", words("SET n 1" + dead), keys, ask, nil},
+		{scripts.FairStep, "none free, while the dead wait", words(held + dead), keys, ask, nil},
 		{scripts.FairStep, "free, to expire when idle", words("SET n 1 PX 9000"), keys, idle(ask), nil},
 		{scripts.FairStep, "none free, to expire when idle", words(held + waits + expires), keys, idle(ask), nil},
 		{scripts.FairStep, "leaves, and another gets it", words(held + waits), keys, append(append([]any{}, head...), 1, idA), nil},
