@@ -99,7 +99,7 @@ func (m *monitor) call(f func()) {
 func (m *monitor) failed(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.stats.Err, m.stats.ErrAt = err, time.Now()
+	m.stats.Err, m.stats.ErrAt = err, time.Now() //nolint:forbidigo // for people
 }
 
 // edited counts a request that was done.

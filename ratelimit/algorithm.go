@@ -105,6 +105,7 @@ type ask struct {
 	most    int64         // by which the state may exceed a full burst then
 	partial bool          // the one request may be granted in part
 	last    snapshot      // the last known state before the script
+	now     time.Duration // when the script is made, by the Client's clock
 
 	members   []string // for a log: one for each request
 	perClient bool     // for a log: the scope of the keys that the script was given
@@ -183,8 +184,8 @@ type snapshot interface {
 	wait(total int64, passed time.Duration) time.Duration
 	// state returns the state as the result of a look at that time.
 	state() Result
-	// keep returns how long the snapshot is useful apart from its denials; down means that Redis is down.
-	keep(down bool) time.Duration
+	// keep returns how long from now on the snapshot is useful apart from its denials; down means that Redis is down.
+	keep(now time.Duration, down bool) time.Duration
 }
 
 // replayed is the state of a key as the requests of one script saw it, one after the other.

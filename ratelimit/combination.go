@@ -175,7 +175,7 @@ func (s *combinedSnapshot) wait(total int64, passed time.Duration) (longest time
 	return longest
 }
 
-func (*combinedSnapshot) keep(bool) time.Duration { return 0 }
+func (*combinedSnapshot) keep(time.Duration, bool) time.Duration { return 0 }
 
 func (s *combinedSnapshot) state() Result {
 	parts := make([]Result, len(s.parts))

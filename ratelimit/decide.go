@@ -62,12 +62,12 @@ func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
 	select {
 	case <-c.done:
 	default:
+		waits := contexts.Now()
 		select {
 		case <-c.done:
 		case <-ctx.Done():
 			if s.abandon(c) {
-				waited := s.client.now() - began
-				return s.gaveUp(ctx, n, time.Now().Add(-waited)) // a grant stays charged
+				return s.gaveUp(ctx, n, waits) // a grant stays charged
 			}
 		}
 	}
@@ -145,7 +145,7 @@ func (s *keyState) decideByPolicy(n int64, err error) (Result, []span, error) {
 
 // decideInRedis sends a script for one request for n permits, which no other request shares.
 func (s *keyState) decideInRedis(ctx context.Context, a ask, n int64) (Result, []span, error) {
-	began := time.Now()
+	began := contexts.Now()
 	c := &call{n: n}
 	a.calls = []*call{c}
 	a.addRun(n, 1)
@@ -186,18 +186,18 @@ func (s *keyState) abandon(c *call) bool {
 // shorter deadline must not lead to a grant by the policy.
 const leastWait = 10 * time.Millisecond
 
-// ranOut reports whether ctx has ended by its deadline, and gave Redis leastWait since began. It compares the
-// deadline itself, not the time at which this goroutine ran again: if that is much later, the process was
-// paused, which is no outage of Redis.
+// ranOut reports whether ctx has ended by its deadline, and gave Redis leastWait since began, a time of
+// contexts.Now. It compares the deadline itself, not the time at which this goroutine ran again: if that is much
+// later, the process was paused, which is no outage of Redis.
 func (c *Client) ranOut(ctx context.Context, began time.Time) bool {
 	if !errors.Is(contexts.Error(ctx), context.DeadlineExceeded) {
 		return false
 	}
 	end, ok := ctx.Deadline()
 	if !ok {
-		end = time.Now()
+		end = contexts.Now()
 	}
-	return end.Sub(began) >= leastWait && time.Since(end) < max(c.timeout/2, leastWait)
+	return end.Sub(began) >= leastWait && contexts.Now().Sub(end) < max(c.timeout/2, leastWait)
 }
 
 // gaveUp decides for a caller whose context has ended. If its deadline came while Redis did not answer, the

@@ -160,7 +160,7 @@ func (s *windowSnapshot) wait(total int64, passed time.Duration) time.Duration {
 
 func (s *windowSnapshot) state() Result { return s.result(1, 0) }
 
-func (*windowSnapshot) keep(bool) time.Duration { return 0 }
+func (*windowSnapshot) keep(time.Duration, bool) time.Duration { return 0 }
 
 func (w *window) part() []any { return []any{"window", w.limit.Rate, w.limit.Per.Milliseconds()} }
 

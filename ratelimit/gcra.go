@@ -166,7 +166,7 @@ func (s *gcraSnapshot) wait(total int64, passed time.Duration) time.Duration {
 
 func (s *gcraSnapshot) state() Result { return s.result(1, 0) }
 
-func (*gcraSnapshot) keep(bool) time.Duration { return 0 }
+func (*gcraSnapshot) keep(time.Duration, bool) time.Duration { return 0 }
 
 func (g *gcra) part() []any { return append([]any{"gcra"}, g.head...) }
 

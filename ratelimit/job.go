@@ -121,6 +121,7 @@ func (j *job) Build() (calls.Call, bool) {
 		return calls.Call{}, false
 	}
 	s.client.monitor.scripts.Add(1)
+	j.now = s.client.now()
 	return calls.Call{Call: s.algorithm.encode(s.id.key, &j.ask), Values: j.values}, true
 }
 

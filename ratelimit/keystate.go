@@ -150,14 +150,13 @@ func (s *keyState) release() {
 func (s *keyState) remembers() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.client.wheel.Now()
+	at := s.client.now()
 	if s.known.snapshot == nil {
 		return 0
 	}
-	if d := s.known.snapshot.keep(s.client.breakers.refuse(s) != nil); d > 0 {
+	if d := s.known.snapshot.keep(at, s.client.breakers.refuse(s) != nil); d > 0 {
 		return d
 	}
-	at := s.client.since(now)
 	if !s.known.fresh(at) {
 		return 0
 	}

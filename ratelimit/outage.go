@@ -167,7 +167,7 @@ func (br *breaker) countLocked(s *keyState, cause error, sentAt time.Time) bool 
 	if br.down || br.failures < b.threshold {
 		return false
 	}
-	br.down, br.since = true, time.Now()
+	br.down, br.since = true, b.client.wheel.Now()
 	return true
 }
 
@@ -175,7 +175,7 @@ func (br *breaker) countLocked(s *keyState, cause error, sentAt time.Time) bool 
 func (br *breaker) up() {
 	b := br.of
 	b.mu.Lock()
-	took := time.Since(br.since)
+	took := b.client.wheel.Now().Sub(br.since)
 	b.mu.Unlock()
 	b.client.tellOutage(b.client.monitor.hooks.Up, Event{Took: took, Node: b.client.nodeName(br.node)})
 	b.mu.Lock()

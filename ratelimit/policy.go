@@ -56,7 +56,7 @@ const (
 	sweepEvery     = time.Minute
 )
 
-// localShare counts for the policy LocalShare, by the process's clock. A key is dropped when its whole share is
+// localShare counts for the policy LocalShare, by the wheel's clock. A key is dropped when its whole share is
 // available again, not when Redis is back. Memory is bounded: if too many keys have used permits, later keys
 // share counts at random, so that together they get less, never more.
 type localShare struct {
@@ -74,7 +74,7 @@ type localShare struct {
 }
 
 func (l *localShare) init(w *wheel.Wheel) {
-	l.wheel, l.began, l.seed = w, time.Now(), maphash.MakeSeed()
+	l.wheel, l.began, l.seed = w, w.Now(), maphash.MakeSeed()
 }
 
 // armLocked schedules tidy. On a full wheel the next decision tries again; on a stopped wheel decisions sweep
@@ -109,7 +109,7 @@ func (l *localShare) stop() {
 }
 
 // now returns the time in µs.
-func (l *localShare) now() int64 { return time.Since(l.began).Microseconds() }
+func (l *localShare) now() int64 { return l.wheel.Now().Sub(l.began).Microseconds() }
 
 // share is a request to one key: n permits of a part of its limit.
 type share struct {

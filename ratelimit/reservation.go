@@ -417,7 +417,7 @@ func (s *keyState) reserveWithin(ctx context.Context, n, debt int64) (*Reservati
 	}
 	ahead := maxReserve
 	if deadline, ok := ctx.Deadline(); ok {
-		ahead = max(0, min(ahead, time.Until(deadline)))
+		ahead = max(0, min(ahead, deadline.Sub(contexts.Now())))
 	}
 	found, err := s.reserveInRedis(ctx, n, ahead)
 	if err != nil {

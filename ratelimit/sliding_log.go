@@ -136,7 +136,7 @@ func (s *slidingLog) encode(key string, a *ask) scripts.Call {
 // lastCount returns the last known state of a log if its entries were counted recently, or nil.
 func (a *ask) lastCount() *logSnapshot {
 	last, ok := a.last.(*logSnapshot)
-	if !ok || last.perClient != a.perClient || time.Since(last.counted) >= recount {
+	if !ok || last.perClient != a.perClient || a.now-last.counted >= recount {
 		return nil
 	}
 	return last
@@ -161,7 +161,7 @@ func (*slidingLog) decode(a *ask, reply []int64, at reading) (answer, error) {
 	if last := a.lastCount(); last != nil && last.rate == s.rate {
 		s.counted = last.counted
 	} else if len(a.members) > 0 { // a look writes nothing, so the next call counts too
-		s.counted = time.Now()
+		s.counted = at.got
 	}
 	left := s.left // here: what was left before
 	for i, m := range a.members {
@@ -231,7 +231,7 @@ type logSnapshot struct {
 	rateText   string
 	interval   time.Duration
 	reset      time.Duration
-	counted    time.Time
+	counted    time.Duration // by the Client's clock
 	denied     []denial
 }
 
@@ -241,6 +241,7 @@ func readLog(r *replyReader) *logSnapshot {
 	left, reset := r.next(-exact, exact), r.next(-exact, exact)
 	return &logSnapshot{
 		rate: rate, rateText: strconv.FormatInt(rate, 10), interval: millis(interval), left: left, reset: micros(reset),
+		counted: -never / 2,
 	}
 }
 
@@ -286,11 +287,11 @@ func (s *logSnapshot) wait(total int64, passed time.Duration) time.Duration {
 }
 
 // keep: the next script need not count the whole log, and LocalShare needs the limit.
-func (s *logSnapshot) keep(down bool) time.Duration {
+func (s *logSnapshot) keep(now time.Duration, down bool) time.Duration {
 	if down {
 		return recount
 	}
-	return time.Until(s.counted.Add(recount))
+	return s.counted + recount - now
 }
 
 func (s *logSnapshot) state() Result {

@@ -166,7 +166,7 @@ func (s *slidingSnapshot) wait(total int64, passed time.Duration) time.Duration 
 
 func (s *slidingSnapshot) state() Result { return s.result(1, 0) }
 
-func (*slidingSnapshot) keep(bool) time.Duration { return 0 }
+func (*slidingSnapshot) keep(time.Duration, bool) time.Duration { return 0 }
 
 func (w *sliding) part() []any { return []any{"sliding", w.limit.Rate, w.limit.Per.Milliseconds()} }
 

@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 )
@@ -27,7 +26,7 @@ func (s *keyState) grantUpTo(ctx context.Context, n int64) (Result, error) {
 	if r, ok := s.upToFromMemory(); ok {
 		return r, nil
 	}
-	began := time.Now()
+	began := contexts.Now()
 	j, err := s.ask(ctx, s.partly(n), false)
 	if err == nil {
 		return s.partOf(j), nil

@@ -118,7 +118,7 @@ func (s *keyState) join(ctx context.Context, of subject, end func(error)) (w *wa
 		end(err)
 	}}
 	if deadline, ok := ctx.Deadline(); ok {
-		w.deadline = now + time.Until(deadline)
+		w.deadline = now + deadline.Sub(contexts.Now())
 	}
 	if s.line == nil {
 		s.line = newLine(s.algorithm)

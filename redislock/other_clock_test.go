@@ -45,3 +45,42 @@ func TestMutex_UnderAContextOfAnotherClock(t *testing.T) {
 		})
 	}
 }
+
+// How long calls for a Quorum took is told by the clock of its wheel.
+func TestQuorum_TellsTheTimeOfItsWheel(t *testing.T) {
+	t.Parallel()
+	const passes = 3 * time.Second
+	mock := clock.NewMock()
+	events := make(chan redislock.Event, 8)
+	tell := func(e redislock.Event) { events <- e }
+	f := startServers(t, 3)
+	q, err := redislock.NewQuorum(f.clients(t), redislock.WithWheel(redistest.Wheel(t, wheel.WithClock(mock))),
+		redislock.WithHooks(redislock.Hooks{Acquired: tell, Contended: tell, Failed: tell}))
+	require.NoError(t, err)
+	redistest.CloseWith(t, q.Close)
+	held := mustLock(t, q.Mutex("a"))
+	require.Zero(t, (<-events).Took)
+
+	// A call that ends, and one that gets the lock.
+	waits := func() (leave func(), ended <-chan error) {
+		got := make(chan error, 1)
+		leave = q.Mutex("a").LockFunc(t.Context(), func(l *redislock.Lock, err error) { got <- err })
+		require.Zero(t, (<-events).Took, "contended")
+		mock.Add(passes)
+		return leave, got
+	}
+	leave, ended := waits()
+	leave()
+	require.ErrorIs(t, <-ended, context.Canceled)
+	require.Equal(t, passes, (<-events).Took)
+	_, ended = waits()
+	require.NoError(t, held.Unlock(t.Context()))
+	redistest.Poll(t, func() bool { // the waiter looks again after a pause of the wheel
+		mock.Add(passes)
+		return len(ended) > 0
+	})
+	require.NoError(t, <-ended)
+	took := (<-events).Took
+	require.GreaterOrEqual(t, took, passes)
+	require.Zero(t, took%time.Millisecond, "it is a time of the wheel")
+}

@@ -274,7 +274,7 @@ func (m *QuorumMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cance
 	return func() {
 		if drop() {
 			err := operationError("lock", m.name, context.Canceled)
-			q.monitor.failed(ctx, multi, m.name, time.Since(a.began), err)
+			q.monitor.failed(ctx, multi, m.name, q.wheel.Now().Sub(a.began), err)
 			q.gate.Leave()
 			go q.monitor.callback(f, nil, err)
 		}
@@ -300,7 +300,7 @@ func (m *QuorumMutex) voteTimeout() time.Duration {
 }
 
 func (m *QuorumMutex) finish(ctx context.Context, a *quorumAcquisition, err error) (*Lock, error) {
-	q, took := m.quorum, time.Since(a.began)
+	q, took := m.quorum, m.quorum.wheel.Now().Sub(a.began)
 	switch {
 	case err == nil:
 		q.keep(a.lock, a.won)
@@ -403,7 +403,7 @@ type quorumAcquisition struct {
 }
 
 func (m *QuorumMutex) newAcquisition(ctx context.Context) *quorumAcquisition {
-	return &quorumAcquisition{mutex: m, ctx: ctx, began: time.Now()}
+	return &quorumAcquisition{mutex: m, ctx: ctx, began: m.quorum.wheel.Now()}
 }
 
 // ask asks all servers once, and calls done with the outcome: when the servers have decided, when their time is
@@ -426,7 +426,7 @@ func (a *quorumAcquisition) decided(round *quorumRound) error {
 	}
 	if locked, ok := errors.AsType[*LockedError](round.err); ok {
 		if a.refusal.Swap(locked) == nil {
-			q.monitor.contended(a.ctx, multi, locked, time.Since(a.began))
+			q.monitor.contended(a.ctx, multi, locked, q.wheel.Now().Sub(a.began))
 		}
 		if round.split {
 			a.splits++

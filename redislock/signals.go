@@ -153,7 +153,7 @@ func (m *monitor) failed(ctx context.Context, k *kind, name string, took time.Du
 // keepErrorLocked keeps an error for Stats, unless Close has caused it.
 func (m *monitor) keepErrorLocked(err error) {
 	if !errors.Is(err, ErrClosed) && !errors.Is(err, context.Canceled) {
-		m.stats.Err, m.stats.ErrAt = err, time.Now()
+		m.stats.Err, m.stats.ErrAt = err, time.Now() //nolint:forbidigo // for people
 	}
 }
 

@@ -97,7 +97,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	}
 	c := &Client{
 		wheel: cfg.Wheel, logger: cfg.Logger, poll: cfg.Poll, idleMillis: redisconn.Millis(cfg.idle),
-		monitor: monitor{hooks: cfg.hooks, logger: cfg.Logger, origin: time.Now()},
+		monitor: monitor{hooks: cfg.hooks, logger: cfg.Logger, wheel: cfg.Wheel, origin: cfg.Wheel.Now()},
 		owner:   hex.EncodeToString(newID()),
 		closed:  make(chan struct{}),
 		held:    make(map[*Grant]struct{}),

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -193,13 +192,13 @@ func (s *CountingSemaphore) release(ctx context.Context, n int64, ifExists bool)
 		return false, ErrClosed
 	}
 	defer c.gate.Leave()
-	began := time.Now()
+	began := c.monitor.now()
 	request := &countingRelease{n: n, ifExists: ifExists, max: s.config.max}
 	err := awaitRelease(ctx, c, c.countingReleases, s.name, request, func(err error) error {
 		return releaseError(s.name, err)
 	})
 	if n > 0 && (errors.Is(err, ErrUnconfirmed) || err == nil && request.result == 1) {
-		c.monitor.returned(ctx, s.name, n, time.Since(began))
+		c.monitor.returned(ctx, s.name, n, c.monitor.now()-began)
 	}
 	switch {
 	case err != nil:

@@ -128,7 +128,7 @@ func (c *Client) applyAcquired(
 	}
 	if err != nil {
 		if r.Ambiguous {
-			c.unconfirmed.addAcquisition(name, call.confirmed)
+			c.unconfirmed.addAcquisition(name, call.confirmed, c.wheel.Now().Add(retryTimeout))
 			c.settleLater(name)
 		}
 		if err = operationError("acquire", name, err); redisconn.Migrating(r.Err()) {
@@ -176,7 +176,7 @@ func (c *Client) buildCountingReleases(
 	call.repeated = len(call.releases)
 	for _, w := range batch {
 		if w.Value.seq == 0 {
-			w.Value.seq, w.Value.retryUntil = c.lastSequence.Add(1), time.Now().Add(retryTimeout)
+			w.Value.seq, w.Value.retryUntil = c.lastSequence.Add(1), c.wheel.Now().Add(retryTimeout)
 		}
 		call.releases = append(call.releases, w.Value)
 	}

@@ -38,7 +38,7 @@ func (c *Client) settleAfter(name string, pause time.Duration) {
 		if !c.gate.Enter() {
 			return // Close settles
 		}
-		if c.unconfirmed.removeExpired(name, time.Now()) {
+		if c.unconfirmed.removeExpired(name, c.wheel.Now()) {
 			c.logger.LogAttrs(context.Background(), slog.LevelWarn, "semaphore: gave up confirming calls",
 				slog.String("name", name))
 		}
@@ -134,7 +134,7 @@ func (u *unconfirmedCalls) lastConfirmed(name string, seq uint64) uint64 {
 }
 
 // addAcquisition adds an acquiring call. Earlier ones keep their lastConfirmed.
-func (u *unconfirmedCalls) addAcquisition(name string, lastConfirmed uint64) {
+func (u *unconfirmedCalls) addAcquisition(name string, lastConfirmed uint64, retryUntil time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if _, ok := u.acquired[name]; ok {
@@ -143,7 +143,7 @@ func (u *unconfirmedCalls) addAcquisition(name string, lastConfirmed uint64) {
 	if u.acquired == nil {
 		u.acquired = make(map[string]unconfirmedAcquisitions)
 	}
-	u.acquired[name] = unconfirmedAcquisitions{lastConfirmed, time.Now().Add(retryTimeout)}
+	u.acquired[name] = unconfirmedAcquisitions{lastConfirmed, retryUntil}
 }
 
 func (u *unconfirmedCalls) removeAcquisitions(name string) {

@@ -51,6 +51,7 @@ type Stats struct {
 type monitor struct {
 	hooks  Hooks
 	logger *slog.Logger
+	wheel  *wheel.Wheel
 	origin time.Time // the times of calls and grants count from here
 
 	mu     sync.Mutex // guards what follows
@@ -107,7 +108,7 @@ func unlessDone(f, undo func()) {
 }
 
 // now returns the time since origin.
-func (m *monitor) now() time.Duration { return time.Since(m.origin) }
+func (m *monitor) now() time.Duration { return m.wheel.Now().Sub(m.origin) }
 
 // kindOf returns the kind of a Semaphore.
 func kindOf(fair bool) Kind {
@@ -218,7 +219,7 @@ func (m *monitor) failed(of object, a *acquisition, err error) {
 // keepErrorLocked keeps an error for Stats, unless Close has caused it.
 func (m *monitor) keepErrorLocked(err error) {
 	if !errors.Is(err, ErrClosed) && !errors.Is(err, context.Canceled) {
-		m.stats.Err, m.stats.ErrAt = err, time.Now()
+		m.stats.Err, m.stats.ErrAt = err, time.Now() //nolint:forbidigo // for people
 	}
 }
 

@@ -267,10 +267,10 @@ func (l *line) deliverAndFly(f *flight, jobs []*Job) {
 // slow network, they and the callers that came in between would form two groups that wait for each other's round
 // trips.
 func (l *line) regather(due uint64) {
-	began := time.Now() // not the wheel's clock: the bound is processor time
+	began := time.Now() //nolint:forbidigo // the bound is processor time
 	for range maxYields {
 		runtime.Gosched()
-		if l.arrived() >= due || time.Since(began) >= patience {
+		if l.arrived() >= due || time.Since(began) >= patience { //nolint:forbidigo // as above
 			return
 		}
 	}

@@ -48,7 +48,7 @@ func Call[T Object](
 		return nil, fmt.Errorf("%s: check: %w", argument, contexts.Error(ctx))
 	}
 	err := r.Err()
-	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
+	if deadline, ok := ctx.Deadline(); ok && !contexts.Now().Before(deadline) {
 		<-ctx.Done() // the connection may notice before the context does
 	}
 	if err != nil && ctx.Err() != nil {

@@ -144,7 +144,7 @@ func (c *Client) nodes(ctx context.Context) (nodes []*node, findings []finding) 
 // probeName returns the prefix of the keys of probes. The prefix begins with the name of the first object, so that an
 // ACL pattern for names with a common prefix allows it. It has no braces.
 func (c *Client) probeName() string {
-	name := fmt.Sprintf(Sample+":%d:", time.Now().UnixNano())
+	name := fmt.Sprintf(Sample+":%d:", time.Now().UnixNano()) //nolint:forbidigo // a unique name
 	if len(c.Needs) > 0 && len(c.Needs[0].Keys) > 0 {
 		name = strings.NewReplacer("{", "_", "}", "_").Replace(c.Needs[0].Keys[0]) + ":" + name
 	}

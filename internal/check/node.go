@@ -412,12 +412,12 @@ func (n *node) judgeChannels(ctx context.Context, wanted, channels rights) {
 // tellClock measures the clock of the server. The difference is for information: the library never compares the clock
 // of a server with the local one.
 func (n *node) tellClock(ctx context.Context) {
-	sent := time.Now()
+	sent := time.Now() //nolint:forbidigo // the clock of the machine is what is compared
 	at, err := n.rdb.Time(ctx).Result()
 	if err != nil {
 		return // TIME is among the commands, if it is needed
 	}
-	trip := time.Since(sent)
+	trip := time.Since(sent) //nolint:forbidigo // as above
 	ahead := at.Sub(sent.Add(trip / 2)).Round(time.Millisecond)
 	n.client.mu.Lock()
 	defer n.client.mu.Unlock()

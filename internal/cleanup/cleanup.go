@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/joined"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
@@ -257,7 +258,7 @@ func (q *Queue[T]) sendLast(ctx context.Context, batch []entry[T]) (failed int, 
 // ended returns the error of ctx, or context.DeadlineExceeded from its deadline on: a connection with the same
 // deadline may fail a moment before ctx ends.
 func ended(ctx context.Context) error {
-	if deadline, ok := ctx.Deadline(); ok && ctx.Err() == nil && !time.Now().Before(deadline) {
+	if deadline, ok := ctx.Deadline(); ok && ctx.Err() == nil && !contexts.Now().Before(deadline) {
 		return context.DeadlineExceeded
 	}
 	return ctx.Err()

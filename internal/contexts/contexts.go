@@ -16,6 +16,10 @@ func Error(ctx context.Context) error {
 	return joined.Also(ctx.Err(), context.Cause(ctx))
 }
 
+// Now returns the time with which the deadline of a context is compared. It is that of package time, also if the wheel
+// of the program has another clock.
+func Now() time.Time { return time.Now() }
+
 // Caused reports whether the caller ended the call that returned err: by ctx, or by a cancel function, whose calls
 // return context.Canceled.
 func Caused(ctx context.Context, err error) bool {
