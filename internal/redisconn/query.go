@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
 )
 
 // patience bounds how long a background call waits for the answer to a query.
@@ -28,7 +30,7 @@ func (q *query) run(ctx context.Context, pause time.Duration, ask func()) {
 	}
 	wait := patience
 	if deadline, ok := ctx.Deadline(); ok {
-		wait = min(wait, time.Until(deadline)/2)
+		wait = min(wait, deadline.Sub(contexts.Now())/2)
 	}
 	ctx, cancel := q.dedicated.wheel.WithTimeout(ctx, wait)
 	defer cancel()

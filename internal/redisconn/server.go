@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/joined"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
@@ -122,7 +123,7 @@ func (s *server) send(ctx context.Context, p *pool, calls []scripts.Call) []*red
 	defer s.leave(p)
 	if deadline, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc
-		ctx, cancel = s.dedicated.wheel.WithTimeout(ctx, time.Until(deadline)/2)
+		ctx, cancel = s.dedicated.wheel.WithTimeout(ctx, deadline.Sub(contexts.Now())/2)
 		defer cancel()
 	}
 	return scripts.RunBatch(ctx, p.client, calls)
