@@ -95,8 +95,7 @@ func (n *node) greet(ctx context.Context) bool {
 		n.found(refusedConnection(n.client.user(), err))
 		return false
 	}
-	if err != nil && redisconn.Permanent(err) && strings.Contains(strings.ToLower(err.Error()), "auth") ||
-		redis.HasErrorPrefix(err, "WRONGPASS") {
+	if redisconn.IsLoginRefused(err) {
 		n.found(finding{
 			Level: failure, Subject: "reachable", Cause: err, Text: "the server refuses the user: " + err.Error(),
 			Advice: "set Username and Password in the options of the client",
@@ -287,7 +286,8 @@ func (n *node) judgeWritable(ctx context.Context, errs map[string]error, keys ri
 		return
 	}
 	for _, command := range slices.Sorted(maps.Keys(errs)) {
-		if err := errs[command]; judge(err) == unserviceable {
+		// Any answer to SET that is not known, as of a proxy, says the same.
+		if err := errs[command]; judge(err) == unserviceable || command == "set" && redisconn.IsUnavailable(err) {
 			n.found(notWritable(err))
 			return
 		}

@@ -104,7 +104,9 @@ func judge(err error) verdict {
 		return noKey
 	case strings.HasPrefix(lower, "err unknown command"), strings.HasPrefix(lower, "err unknown subcommand"):
 		return notThere
-	case redisconn.Transient(err):
+	case strings.HasPrefix(text, "NOSCRIPT"): // as intended
+		return allowed
+	case redisconn.Transient(err), redisconn.IsLoginRefused(err):
 		return unserviceable
 	}
 	return allowed

@@ -112,11 +112,12 @@ func TestJudge(t *testing.T) {
 		"NOREPLICAS Not enough good replicas to write.":                                           check.Unserviceable,
 		"CLUSTERDOWN The cluster is down":                                                         check.Unserviceable,
 		"LOADING Redis is loading the dataset in memory":                                          check.Unserviceable,
+		"NOAUTH Authentication required.":                                                         check.Unserviceable,
 		"WRONGTYPE Operation against a key holding the wrong kind of value":                       check.Allowed,
 		"ERR value is not a valid float":                                                          check.Allowed,
 		"ERR wrong number of arguments for 'hset' command":                                        check.Allowed,
-		"ERR EXEC without MULTI":                                                                  check.Allowed,
 		"NOSCRIPT No matching script. Please use EVAL.":                                           check.Allowed,
+		"ERR EXEC without MULTI":                                                                  check.Allowed,
 	} {
 		require.Equal(t, want, check.Judge(answer(text)), text)
 	}

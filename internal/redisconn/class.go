@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"regexp"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -13,7 +12,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// Class is the meaning of a failed call for its caller. Locks, limiters and semaphores share one table of classes.
+// Class is the meaning of a failed call for its caller. All packages share one table of classes.
 type Class uint8
 
 const (
@@ -21,24 +20,34 @@ const (
 	Answered Class = iota
 	// ContextEnded is the end of a context that the caller chose. It says nothing about Redis.
 	ContextEnded
-	// Unavailable is an outage: nothing answered, or the server says that it cannot serve now. It tends to
-	// pass without a change to the program or to its rights, so a policy may decide meanwhile.
+	// Unavailable is an outage: nothing answered, or the server, or something before it, says that it cannot serve now.
+	// Every answer that is not in the table counts as one: proxies and managed services have their own texts. It tends
+	// to pass without a change to the program or to its rights, so a policy may decide meanwhile.
 	Unavailable
-	// Misconfigured is a mismatch of client and server: missing rights, wrong credentials, a certificate that does not
-	// verify, a command that the server does not have, a reply that no script returns, a closed client. It does not
-	// pass by itself. It is always an error, because a policy that grants would hide it.
+	// LoginRefused is a server that does not accept the user or the password of a connection, or asks for them. While a
+	// password is rotated it passes; so it is an outage for what has begun, for as long as a lease lasts: see
+	// [Endurance]. For a call that begins it is an error as Misconfigured is, because a policy that grants would hide it.
+	LoginRefused
+	// Misconfigured is a mismatch of client and server: missing rights, a certificate that does not verify, a command
+	// that the server does not have, a reply that no script returns, a closed client. It does not pass by itself. It is
+	// always an error, because a policy that grants would hide it.
 	Misconfigured
 	// KeyFault is a key that holds an object of another kind.
 	KeyFault
-	// OtherRefusal is any other answer of the server, such as an error that a script returns on purpose.
-	OtherRefusal
+	// Fault is an error that a script of the library raises on purpose, or a fault of the library: an error in a script,
+	// or arguments that a command does not take. It does not pass by itself. It is always an error, because a fault must
+	// not open a limit.
+	Fault
 )
 
 func (c Class) String() string {
-	return [...]string{"answered", "context ended", "unavailable", "misconfigured", "key fault", "other refusal"}[c]
+	names := [...]string{
+		"answered", "context ended", "unavailable", "login refused", "misconfigured", "key fault", "fault",
+	}
+	return names[c]
 }
 
-// codes has the error codes of servers that tell why a call was refused.
+// codes has the error codes of servers that tell why a call was refused. No such call was executed.
 var codes = map[string]Class{
 	"LOADING":     Unavailable, // the server has just started
 	"READONLY":    Unavailable, // a replica, as in a failover
@@ -52,43 +61,72 @@ var codes = map[string]Class{
 	"MISCONF":     Unavailable, // the server cannot write to its disk
 	"BUSY":        Unavailable, // a script is running
 	"UNKILLABLE":  Unavailable,
+	"NOSCRIPT":    Unavailable, // the server has forgotten the script
 
-	"NOAUTH":    Misconfigured,
-	"WRONGPASS": Misconfigured,
+	"NOAUTH":    LoginRefused,
+	"WRONGPASS": LoginRefused,
+
 	"NOPERM":    Misconfigured,
 	"NOPROTO":   Misconfigured,
 	"DENIED":    Misconfigured, // protected mode
 	"CROSSSLOT": Misconfigured,
 
 	"WRONGTYPE": KeyFault,
-	"WRONGKIND": KeyFault, // an error of the library's scripts
+	"WRONGKIND": KeyFault, // as the following, an error that scripts of the library raise
+
+	"NOTCONFIGURED": Fault,
+	"OLDFORM":       Fault,
+	"OVERALL":       Fault,
+	"PERCLIENT":     Fault,
+	"STALE":         Fault,
 }
 
-// texts has parts of answers with the general code ERR.
+// texts has parts of answers without such a code, in the order in which they are searched.
 var texts = []struct {
 	part  string // in lower case
 	class Class
 }{
 	{"max number of clients", Unavailable},
-	{"attempted to access a non local key", Unavailable},   // a slot is on the move
-	{"while the cluster is down", Unavailable},             // a command of a script
+	{"attempted to access a non local key", Unavailable}, // a slot is on the move
+	{"while the cluster is down", Unavailable},           // a command of a script
+	{"script killed by user", Unavailable},               // it had not written
+
+	{"without any password configured", LoginRefused},
+	{"but no password is set", LoginRefused},
+	{"invalid password", LoginRefused},
+	{"invalid username-password", LoginRefused},
+	{"unauthenticated", LoginRefused},
+
 	{"the user executing the script can't", Misconfigured}, // NOPERM of a command inside a script, up to Redis 7.0
 	{"acl failure in script", Misconfigured},               // the same from Redis 7.2 on
 	{"unknown redis command", Misconfigured},
 	{"unknown command", Misconfigured},
 	{"unknown subcommand", Misconfigured},
+	{"unsupported command", Misconfigured}, // Envoy
+	{"not support for", Misconfigured},     // Tair: a command that the account may not run
 	{"not allowed from script", Misconfigured},
-	{"db index is out of range", Misconfigured},
+	{"db index", Misconfigured},
 	{"select is not allowed", Misconfigured},
-	{"without any password configured", Misconfigured},
-	{"but no password is set", Misconfigured},
-	{"invalid password", Misconfigured},
-	{"invalid username-password", Misconfigured},
-	{"unauthenticated", Misconfigured},
-}
+	{"illegal address", Misconfigured},                   // Tair: of the client
+	{"is not in whitelist", Misconfigured},               // the same of its proxy
+	{"keys must in same slot", Misconfigured},            // Tair
+	{"keys must be in same slot", Misconfigured},         // Tair
+	{"number of keys can't be", Misconfigured},           // Tair: a script without keys
+	{"script tried accessing undeclared", Misconfigured}, // Dragonfly
 
-// inScript finds the error of a command in the error of its script. Servers before Redis 7 report it in this form.
-var inScript = regexp.MustCompile(`^ERR Error running script .*@user_script: ?\d+: -?(.*)$`)
+	{"wrong number of arg", Fault},
+	{"syntax error", Fault},
+	{"invalid request", Fault}, // Envoy: too few arguments
+	{"is not an integer", Fault},
+	{"is not a valid float", Fault},
+	{"is out of range", Fault},
+	{"would overflow", Fault},
+	{"would produce nan", Fault},
+	{"invalid expire time", Fault},
+	{"size exceeded", Fault}, // Upstash: of a request, a key or a value
+	{" script", Fault},       // whatever else a server says about one: it is ours
+	{"user_script", Fault},
+}
 
 // Classify sorts the error of a call. ctx is the context of its caller.
 func Classify(ctx context.Context, err error) Class {
@@ -100,34 +138,59 @@ func Classify(ctx context.Context, err error) Class {
 
 // classify is Classify without a context.
 func classify(err error) Class {
-	var answer redis.Error
-	switch {
-	case err == nil || errors.Is(err, redis.Nil):
+	if err == nil {
 		return Answered
-	case errors.As(err, &answer):
-		return classOf(answer.Error())
+	}
+	if text, inScript, refused := answer(err); refused {
+		class, _ := classOf(text, inScript)
+		return class
+	}
+	switch {
 	case misconfigured(err):
 		return Misconfigured
+	case loginAtSentinels(err):
+		return LoginRefused
 	}
 	return Unavailable
 }
 
-// classOf sorts an answer of a server.
-func classOf(text string) Class {
-	if found := inScript.FindStringSubmatch(text); found != nil {
-		text = found[1]
+// noMaster begins the error of a client of Sentinels that names no primary. It wraps what each of them has answered,
+// which is no answer to the call: that the master is not known is the nil of a Sentinel.
+const noMaster = "redis: all sentinels specified in configuration are unreachable"
+
+// answer returns the text of an answer of the server to a call, and whether a script has raised it. ok is false if err
+// is none.
+func answer(err error) (text string, inScript, ok bool) {
+	text, inScript, ok = scripts.Answer(err)
+	return text, inScript, ok && !strings.Contains(err.Error(), noMaster)
+}
+
+// loginAtSentinels reports whether a Sentinel has refused the login, and none has named the primary.
+func loginAtSentinels(err error) bool {
+	text := err.Error()
+	return strings.Contains(text, noMaster) && (strings.Contains(text, "NOAUTH") || strings.Contains(text, "WRONGPASS"))
+}
+
+// classOf sorts an answer of a server. known is false if the table has no such answer, which may be that of a proxy
+// about a call that the server has executed.
+func classOf(text string, inScript bool) (class Class, known bool) {
+	if text == redis.Nil.Error() {
+		return Answered, true
 	}
 	code, _, _ := strings.Cut(text, " ")
 	if class, known := codes[code]; known {
-		return class
+		return class, true
 	}
 	text = strings.ToLower(text)
 	for _, t := range texts {
 		if strings.Contains(text, t.part) {
-			return t.class
+			return t.class, true
 		}
 	}
-	return OtherRefusal
+	if inScript {
+		return Fault, true
+	}
+	return Unavailable, false
 }
 
 // misconfigured reports whether a call without an answer of the server failed for a reason that does not pass by

@@ -11,13 +11,16 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// MayHaveExecuted reports whether a failed call may have executed, wholly or in part, or may execute yet.
+// MayHaveExecuted reports whether a failed call may have executed, wholly or in part, or may execute yet. So may one
+// whose answer is not in the table of classes: a proxy answers for a server that it has lost after the call.
 func MayHaveExecuted(err error) bool {
+	if text, inScript, refused := answer(err); refused {
+		_, known := classOf(text, inScript)
+		return !known || scripts.Interrupted(err)
+	}
 	var op *net.OpError
 	switch {
-	case scripts.Interrupted(err):
-		return true
-	case Refused(err):
+	case strings.Contains(err.Error(), noMaster): // so nothing was dialled
 		return false
 	case errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
 		return false
@@ -27,10 +30,10 @@ func MayHaveExecuted(err error) bool {
 	return true
 }
 
-// Refused reports whether the error is an answer of the server.
+// Refused reports whether the error is an answer to the call, of the server or of something before it.
 func Refused(err error) bool {
-	var answer redis.Error
-	return errors.As(err, &answer)
+	_, _, refused := answer(err)
+	return refused
 }
 
 // Migrating reports whether a cluster refused a call, or a command of its script, while the slot of its keys migrates:
@@ -45,8 +48,14 @@ func Transient(err error) bool {
 }
 
 // Permanent reports whether the server refused a call for a reason that does not pass by itself. Then it is of no use
-// to repeat the call.
-func Permanent(err error) bool { return Refused(err) && classify(err) != Unavailable }
+// to repeat the call. A refused login may pass: see LoginRefused.
+func Permanent(err error) bool {
+	class := classify(err)
+	return Refused(err) && class != Unavailable && class != LoginRefused
+}
+
+// IsLoginRefused reports whether the server refused the login of a connection. Nothing was executed.
+func IsLoginRefused(err error) bool { return classify(err) == LoginRefused }
 
 // IsUnavailable reports whether Redis could not be reached, or answered that it cannot serve now.
 func IsUnavailable(err error) bool {

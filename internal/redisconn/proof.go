@@ -63,7 +63,7 @@ func (p *Proof) ask(c *redis.Client) {
 	defer cancel()
 	direct, err := isDirect(ctx, c)
 	switch {
-	case err != nil && !Refused(err):
+	case err != nil && (!Refused(err) || Transient(err) || IsLoginRefused(err)):
 		p.state.CompareAndSwap(asking, notAsked) // Redis is away
 	case direct:
 		p.state.CompareAndSwap(asking, proven)

@@ -21,6 +21,20 @@ func (r refusal) Unwrap() error { return r.answer }
 // RedisError marks an answer of the server.
 func (refusal) RedisError() {}
 
+// Answer returns the text of an answer of the server, without the text that servers add to an error of a script, and
+// whether it is such an error. ok is false if err is no answer of the server.
+func Answer(err error) (text string, inScript, ok bool) {
+	answer, ok := errors.AsType[redis.Error](err)
+	if !ok {
+		return "", false, false
+	}
+	if r, is := errors.AsType[refusal](err); is {
+		answer = r.answer
+	}
+	text = bare(answer.Error())
+	return text, text != answer.Error(), true
+}
+
 // nonLocalKey is how a node of a cluster refuses a command of a script; Redis 6.2 and 7 say different things before it.
 const nonLocalKey = "attempted to access a non local key"
 
@@ -31,11 +45,16 @@ func Interrupted(err error) bool {
 	return ok && strings.Contains(answer.Error(), nonLocalKey)
 }
 
-// before7 matches the prefix that servers before Redis 7 add to an error of a command in a script.
-var before7 = regexp.MustCompile(`^ERR Error running script \(call to f_[0-9a-f]+\): @\w+:\d+: (?:@\w+: ?\d+: )?-?`)
+// before7 matches the prefix that servers before Redis 7, KeyDB and Dragonfly add to an error of a script.
+var before7 = regexp.MustCompile(`^ERR Error running script \(call to (?:f_)?[0-9a-f]+\): (?:@\w+:\d+: )?(?:@\w+: ?\d+: )?-?`)
 
-// from7 matches the text that Redis 7 and later add after an error of a command in a script.
+// from7 matches the text that Redis 7 and later add after an error of a script.
 var from7 = regexp.MustCompile(` script: [0-9a-f]+, on @\w+:\d+\.?$`)
+
+// bare removes the text that servers add to an error of a script.
+func bare(text string) string {
+	return before7.ReplaceAllLiteralString(from7.ReplaceAllLiteralString(text, ""), "")
+}
 
 // plain replaces the error of a failed script by a refusal without the added text.
 func plain(cmd *redis.Cmd) *redis.Cmd {
@@ -43,8 +62,7 @@ func plain(cmd *redis.Cmd) *redis.Cmd {
 	if !ok {
 		return cmd
 	}
-	text := from7.ReplaceAllLiteralString(answer.Error(), "")
-	text = before7.ReplaceAllLiteralString(text, "")
+	text := bare(answer.Error())
 	if strings.HasPrefix(text, "ERR unknown command") { // a renamed EVALSHA or EVAL: its arguments are a hash or a text
 		text, _, _ = strings.Cut(text, ", with args beginning with:")
 	}
