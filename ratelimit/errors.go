@@ -34,7 +34,8 @@ var (
 
 	// ErrMisconfigured is returned if Redis refuses this client: its user lacks a right, its password is wrong,
 	// its certificate does not verify, or rdb was closed. That is not an outage: the policy does not decide,
-	// and waits end. The error wraps the answer of Redis. docs/ratelimit.md has the table.
+	// and waits end. Waits that Redis has answered before endure a refused login for 30 s, in which a password may be
+	// rotated. The error wraps the answer of Redis. docs/ratelimit.md has the table.
 	ErrMisconfigured = errors.New("ratelimit: redis refuses this client")
 
 	// ErrWrongKind is returned if a key in Redis holds something other than a limiter. The call did not change
@@ -91,7 +92,7 @@ func explain(ctx context.Context, err error) error {
 		return contexts.Error(ctx)
 	case redisconn.Unavailable:
 		return unavailable(err)
-	case redisconn.Misconfigured:
+	case redisconn.Misconfigured, redisconn.LoginRefused:
 		return fmt.Errorf("%w: %w", ErrMisconfigured, err)
 	case redisconn.KeyFault:
 		return fmt.Errorf("%w: %w", ErrWrongKind, err)

@@ -357,12 +357,14 @@ func (j *job) settleLineLocked(at reading) {
 		l.failed(0)
 		j.keepBackLocked(err)
 		s.waitByPolicyLocked(err)
+	case redisconn.IsLoginRefused(err) && l.trouble.Endures(err, s.client.wheel.Now(), loginPatience):
+		l.failed(now + l.trouble.Pause(s.client.breakers.every, maxLoginPause))
+		j.keepBackLocked(err)
+		l.finishSince(l.answered, at.sent, now, err)
 	default:
 		l.failed(0)
 		j.keepBackLocked(err)
-		for w := l.first; w != nil && w.since <= at.sent; w = l.first {
-			l.finish(w, now, err)
-		}
+		l.finishSince(-never, at.sent, now, err)
 	}
 }
 

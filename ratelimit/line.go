@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 )
 
 const (
@@ -23,6 +25,9 @@ const (
 	firstBackPause, longestBackPause = 250 * time.Millisecond, time.Minute
 	// maxLooked is the maximum number of waiters in one script, and maxRuns that of their runs.
 	maxLooked, maxRuns = 4096, 256
+	// loginPatience is how long waiters that have begun endure a refused login: as long as a lease lasts by default.
+	// The pauses between their looks grow to maxLoginPause.
+	loginPatience, maxLoginPause = 30 * time.Second, 5 * time.Second
 )
 
 // never is later than any time.
@@ -65,6 +70,8 @@ type line struct {
 	retryAt   time.Duration // not before, while Redis is down
 	backAt    time.Duration // not before, permits are given back that could not be
 	backPause time.Duration // the last pause before that, or 0 if the last script was answered
+	answered  time.Duration // when the last look was sent that was answered: waiters who were there have begun
+	trouble   redisconn.Endurance
 	emptied   time.Duration // when the last waiter left
 	used      int64         // permits handed out since the last look, and
 	lost      int64         // permits lost before it
@@ -72,7 +79,7 @@ type line struct {
 }
 
 func newLine(a algorithm) *line {
-	return &line{charged: charged{algorithm: a}, lookedAt: -never / 2, paidUntil: -never / 2}
+	return &line{charged: charged{algorithm: a}, lookedAt: -never / 2, paidUntil: -never / 2, answered: -never}
 }
 
 // push adds a waiter, unless it cannot be served before its deadline.
@@ -127,6 +134,17 @@ func (l *line) unlink(w *waiter, now time.Duration) {
 	}
 	if l.first == nil {
 		l.emptied = now
+	}
+}
+
+// finishSince ends the waiters that came later than begun, but not after sent.
+func (l *line) finishSince(begun, sent, now time.Duration, err error) {
+	for w := l.first; w != nil && w.since <= sent; {
+		next := w.next
+		if w.since > begun {
+			l.finish(w, now, err)
+		}
+		w = next
 	}
 }
 
@@ -274,7 +292,8 @@ func (l *line) look(now time.Duration) (a ask) {
 
 // looked records the answer to a look.
 func (l *line) looked(a *ask, got answer, at reading) {
-	l.looking, l.retryAt, l.backAt, l.backPause = false, 0, 0, 0
+	l.looking, l.retryAt, l.backAt, l.backPause, l.answered = false, 0, 0, 0, at.sent
+	l.trouble.Answered()
 	l.took = max(at.got-at.sent, l.took*3/4)
 	l.contended = false
 	for k, r := range a.runs {

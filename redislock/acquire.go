@@ -36,6 +36,7 @@ type acquisition struct {
 	contended       bool   // the hook Contended was called
 	slow            int    // replies that took longer than the lease
 	missing         error  // the replicas that the last attempt lacked
+	trouble         redisconn.Endurance
 	lock            *Lock
 	refusal         atomic.Pointer[LockedError] // the last refusal
 }
@@ -103,6 +104,9 @@ func (c *Client) apply(
 ) (again time.Duration, err error) {
 	head := batch[0].Value
 	l, err := head.answered(&r)
+	if r.Err() == nil {
+		head.trouble.Answered()
+	}
 	locked, refused := errors.AsType[*LockedError](err)
 	switch {
 	case err == nil:
@@ -117,13 +121,33 @@ func (c *Client) apply(
 	case refused:
 		c.refuse(batch, locked)
 		return max(locked.TTL+time.Millisecond, 0), nil
-	// A failover or the migration of a slot does not end the wait. A reply that this process cannot use does:
+	// An outage or the migration of a slot does not end the wait. A reply that this process cannot use does:
 	// otherwise it would acquire the lock again and again.
-	case head.refusal.Load() != nil && (redisconn.IsUnavailable(r.Err()) || errors.Is(err, ErrReplicas)),
-		redisconn.Migrating(err):
+	case redisconn.Migrating(err), head.waits() && errors.Is(err, ErrReplicas):
 		return c.poll / 5, nil
+	case head.waits() && head.endures(&r):
+		c.monitor.repeated(err)
+		if redisconn.IsLoginRefused(err) { // for calls that begin it is an error
+			for _, w := range batch {
+				if !w.Value.waits() {
+					w.Fail(err)
+				}
+			}
+		}
+		return head.trouble.Pause(c.poll/5, c.poll), nil
+	}
+	if head.enqueuedInRedis { // the login has been refused for too long
+		c.abandon(head.request, head.ambiguous)
 	}
 	return 0, err
+}
+
+// waits reports whether Redis, or this process, has found the lock held for the acquisition.
+func (a *acquisition) waits() bool { return a.refusal.Load() != nil }
+
+// endures reports whether an acquisition that waits goes on after a failed call.
+func (a *acquisition) endures(r *redisconn.Reply) bool {
+	return r.Err() != nil && a.trouble.Endures(r.Err(), a.mutex.client.wheel.Now(), a.mutex.config.firstLease())
 }
 
 // refuse records for the waiters of a queue that the lock is held.
@@ -168,7 +192,7 @@ func (a *acquisition) answered(r *redisconn.Reply) (*Lock, error) {
 		return l, nil
 	}
 	if a.request.kind().leave != nil && a.request.waits &&
-		(errors.Is(err, ErrLocked) || a.enqueuedInRedis && !taken && redisconn.IsUnavailable(err)) {
+		(errors.Is(err, ErrLocked) || a.enqueuedInRedis && !taken && redisconn.Passing(err)) {
 		// Keep the id: its place in the queue survives, and the next attempt finds a grant made by a late copy.
 		a.enqueuedInRedis = true
 		return nil, err

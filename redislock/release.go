@@ -30,7 +30,7 @@ func (p pendingRelease) call() scripts.Call {
 
 func (c *Client) newCleanup() *cleanup.Queue[pendingRelease] {
 	return cleanup.New(cleanup.Config[pendingRelease]{
-		Wheel: c.wheel, Gate: &c.gate, Send: c.sendReleases, MaxBatch: releaseBatch,
+		Wheel: c.wheel, Gate: &c.gate, Send: c.sendReleases, MaxBatch: releaseBatch, Failed: c.monitor.repeated,
 		Refused: func(p pendingRelease, err error) {
 			c.logger.LogAttrs(context.Background(), slog.LevelWarn,
 				"redislock: Redis refused a release, the lock ends with its lease",

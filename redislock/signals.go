@@ -29,8 +29,8 @@ type Stats struct {
 	Lost      int64 // holds that ended before they were unlocked
 	Released  int64 // holds that Unlock or Close ended
 
-	// Err is the error of the last renewal that failed, or of the last of the calls that Failed counts and Refused
-	// and Cancelled do not. It is nil if there was none.
+	// Err is the error of the last renewal, release in the background or call of a wait that failed and is repeated, or
+	// of the last of the calls that Failed counts and Refused and Cancelled do not. It is nil if there was none.
 	Err   error
 	ErrAt time.Time // when that was; zero if Err is nil
 
@@ -51,6 +51,8 @@ type monitor struct {
 	stats Stats      // only the counts
 	wait  histogram.Values
 	hold  histogram.Values
+
+	repeats signals.Repeats
 
 	// Kept only for hooks that need them: the values of the context that acquired each hold, and the hold that
 	// has an id now. A lock that is handed over within the process keeps its id.
@@ -150,10 +152,24 @@ func (m *monitor) failed(ctx context.Context, k *kind, name string, took time.Du
 	m.call(m.hooks.Failed, Event{Context: ctx, Kind: m.kind(k), Name: name, Took: took, Err: err})
 }
 
-// keepErrorLocked keeps an error for Stats, unless Close has caused it.
-func (m *monitor) keepErrorLocked(err error) {
-	if !errors.Is(err, ErrClosed) && !errors.Is(err, context.Canceled) {
-		m.stats.Err, m.stats.ErrAt = err, time.Now() //nolint:forbidigo // for people
+// keepErrorLocked keeps an error for Stats, unless Close has caused it, and reports whether it does.
+func (m *monitor) keepErrorLocked(err error) (kept bool) {
+	if errors.Is(err, ErrClosed) || errors.Is(err, context.Canceled) {
+		return false
+	}
+	m.stats.Err, m.stats.ErrAt = err, time.Now() //nolint:forbidigo // for people
+	return true
+}
+
+// repeated keeps the error of a call that is repeated: of a wait that goes on, or of a release in the background. It
+// logs the first of several.
+func (m *monitor) repeated(err error) {
+	m.mu.Lock()
+	changed := m.keepErrorLocked(err) && m.repeats.Changed(err, m.stats.ErrAt)
+	m.mu.Unlock()
+	if changed {
+		m.logger.LogAttrs(context.Background(), slog.LevelWarn,
+			"redislock: waits and releases fail and are repeated", slog.Any("error", err))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
@@ -106,13 +107,33 @@ func acquireError(ctx context.Context, name string, err error) error {
 	return err
 }
 
-// awaitMigration ends an attempt that a migrating slot has refused. It fails the requests that do not wait
-// and returns the pause after which the others try again.
-func awaitMigration[T any](batch []*waitqueue.Waiter[T], err error) (again time.Duration) {
+// migrationPause is the pause after an attempt that a migrating slot has refused.
+const migrationPause = 100 * time.Millisecond
+
+// goOn decides what follows an attempt that has failed. Calls that wait go on through the migration of a slot, and
+// through an outage once Redis has found too few permits for one of them. A refused login is endured by those for which
+// it has, for as long as a lease lasts by default. goOn fails the other calls with err and returns them. again is the
+// pause before the next attempt.
+func goOn[T any](
+	c *Client, batch []*waitqueue.Waiter[T], of func(*T) *acquisition, r redisconn.Reply, err error,
+) (failed []*waitqueue.Waiter[T], again time.Duration) {
+	migrating, login := redisconn.Migrating(r.Err()), redisconn.IsLoginRefused(r.Err())
+	waits := func(w *waitqueue.Waiter[T]) bool { return w.Waits() && of(&w.Value).contended }
+	begun := slices.ContainsFunc(batch, waits)
 	for _, w := range batch {
-		if !w.Waits() {
+		trouble := &of(&w.Value).trouble
+		switch {
+		case migrating && w.Waits():
+			again = migrationPause
+		case w.Waits() && begun && (!login || waits(w)) && trouble.Endures(r.Err(), c.wheel.Now(), DefaultLease):
+			again = max(again, trouble.Pause(c.poll/5, c.poll))
+		default:
 			w.Fail(err)
+			failed = append(failed, w)
 		}
 	}
-	return 100 * time.Millisecond
+	if again > 0 && !migrating {
+		c.monitor.repeated(err)
+	}
+	return failed, again
 }

@@ -51,8 +51,9 @@ func (s *CountingSemaphore) Err() error { return s.err }
 //
 // The error matches ErrNotSet, ErrExceedsPermits (with WithMax), ErrClosed, ErrWrongKind or
 // cogwheel.ErrInvalid, or wraps an error of ctx or of Redis. A query that fails, after retries, ends the
-// wait: Acquire does not wait for the end of an outage. After an error the caller holds nothing: if Redis
-// granted the permits but its reply was lost, the Client releases them in the background.
+// wait, unless Redis has found too few permits before: then Acquire waits on through an outage. After an error
+// the caller holds nothing: if Redis granted the permits but its reply was lost, the Client releases them in the
+// background.
 //
 // The waiters of a semaphore in one process share one wheel entry, one subscription and one script per query.
 func (s *CountingSemaphore) Acquire(ctx context.Context, n int64) error {
@@ -161,7 +162,8 @@ func (s *CountingSemaphore) enter(ctx context.Context, n int64) error {
 //
 // Release sends its command even if ctx has ended. The error matches ErrUnconfirmed if Redis did not
 // confirm the release, or did not confirm it within a second after the end of ctx. The Client then retries
-// in the background for up to five minutes; if it gives up, it logs a warning, and the permits may be lost.
+// in the background for up to five minutes, or a day if Redis has refused every copy or none was sent, as with a
+// wrong password; if it gives up, it logs a warning, and the permits may be lost.
 // The release takes effect at most once, and the caller must not repeat it.
 func (s *CountingSemaphore) Release(ctx context.Context, n int64) error {
 	_, err := s.release(ctx, n, false)

@@ -189,21 +189,18 @@ func (c *Client) applyAcquireReply(
 	for _, w := range batch {
 		w.Value.ambiguous = w.Value.ambiguous || r.Ambiguous
 	}
-	if redisconn.Migrating(r.Err()) {
-		for _, w := range batch {
-			if !w.Waits() && w.Value.ambiguous {
-				c.releaseAbandoned(name, fair, w.Value)
-			}
-		}
-		return awaitMigration(batch, operationError("acquire", name, r.Err())), nil
-	}
 	if err != nil {
-		for _, w := range batch {
+		of := func(q **acquireRequest) *acquisition { return &(*q).acquisition }
+		failed, again := goOn(c, batch, of, r, operationError("acquire", name, err))
+		for _, w := range failed {
 			if w.Value.ambiguous || fair { // an earlier query may have queued it in Redis
 				c.releaseAbandoned(name, fair, w.Value)
 			}
 		}
-		return 0, operationError("acquire", name, err)
+		return again, nil
+	}
+	for _, w := range batch {
+		w.Value.trouble.Answered()
 	}
 	c.comparePermits(name, reply.free+reply.held, batch)
 	var refused []*acquisition

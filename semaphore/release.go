@@ -81,7 +81,7 @@ type pendingRelease struct {
 
 func (c *Client) newCleanup() *cleanup.Queue[pendingRelease] {
 	return cleanup.New(cleanup.Config[pendingRelease]{
-		Wheel: c.wheel, Gate: &c.gate, Send: c.sendPendingReleases, MaxBatch: maxBatch,
+		Wheel: c.wheel, Gate: &c.gate, Send: c.sendPendingReleases, MaxBatch: maxBatch, Failed: c.monitor.repeated,
 		Refused: func(p pendingRelease, err error) {
 			c.logger.LogAttrs(context.Background(), slog.LevelWarn,
 				"semaphore: Redis refused a release, the permits end with their lease",

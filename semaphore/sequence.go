@@ -27,8 +27,12 @@ import (
 // releasing call. settle.go makes such a call if no caller does.
 
 const (
-	// retryTimeout bounds how long the background retries a call that Redis has not confirmed.
+	// retryTimeout bounds how long the background retries a call that Redis may have executed and has not confirmed.
 	retryTimeout = 5 * time.Minute
+
+	// refusedTimeout bounds how long the background retries a release of which every copy was refused or not sent, as
+	// after the password was changed: nothing else frees its permits.
+	refusedTimeout = 24 * time.Hour
 
 	// sequenceKeyMillis is how long Redis keeps a sequence key after its last call: well beyond
 	// retryTimeout.
@@ -60,6 +64,7 @@ type countingRelease struct {
 	// Set when the release is sent for the first time.
 	seq        uint64
 	retryUntil time.Time
+	ambiguous  bool // a copy may have executed
 
 	result int64 // what the script returned: 1 added, 0 no semaphore, -1 above max
 
@@ -131,10 +136,12 @@ func (c *Client) applyAcquired(
 			c.unconfirmed.addAcquisition(name, call.confirmed, c.wheel.Now().Add(retryTimeout))
 			c.settleLater(name)
 		}
-		if err = operationError("acquire", name, err); redisconn.Migrating(r.Err()) {
-			return awaitMigration(batch, err), nil
-		}
-		return 0, err
+		of := func(a *acquisition) *acquisition { return a }
+		_, again := goOn(c, batch, of, r, operationError("acquire", name, err))
+		return again, nil
+	}
+	for _, w := range batch {
+		w.Value.trouble.Answered()
 	}
 	c.unconfirmed.removeAcquisitions(name)
 	served, isSet := int(v[0]), v[1] == 1
@@ -176,7 +183,7 @@ func (c *Client) buildCountingReleases(
 	call.repeated = len(call.releases)
 	for _, w := range batch {
 		if w.Value.seq == 0 {
-			w.Value.seq, w.Value.retryUntil = c.lastSequence.Add(1), c.wheel.Now().Add(retryTimeout)
+			w.Value.seq, w.Value.retryUntil = c.lastSequence.Add(1), c.wheel.Now().Add(refusedTimeout)
 		}
 		call.releases = append(call.releases, w.Value)
 	}
@@ -202,7 +209,14 @@ func (c *Client) applyCountingReleases(
 		if redisconn.Permanent(err) && r.Ambiguous { // a copy of the call whose reply was lost may have executed
 			err = fmt.Errorf("%w: %w", ErrUnconfirmed, err)
 		}
-		c.unconfirmed.setReleases(name, toRepeat(call.releases, call.repeated, err))
+		if r.Ambiguous {
+			c.unconfirmed.mayHaveExecuted(part)
+		}
+		unconfirmed := toRepeat(call.releases, call.repeated, err)
+		if len(unconfirmed) > 0 {
+			c.monitor.repeated(err)
+		}
+		c.unconfirmed.setReleases(name, unconfirmed)
 		c.settleLater(name)
 		return 0, err
 	}

@@ -196,6 +196,18 @@ func (u *unconfirmedCalls) removeExpired(name string, now time.Time) (expired bo
 	return expired
 }
 
+// mayHaveExecuted bounds the retries of releases whose call may have executed: Redis does not keep their numbers for
+// longer.
+func (u *unconfirmedCalls) mayHaveExecuted(releases []*countingRelease) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, release := range releases {
+		if !release.ambiguous {
+			release.ambiguous, release.retryUntil = true, time.Now().Add(retryTimeout)
+		}
+	}
+}
+
 // has reports which kinds of calls are unconfirmed.
 func (u *unconfirmedCalls) has(name string) (acquisitions, releases bool) {
 	u.mu.Lock()

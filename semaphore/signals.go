@@ -11,6 +11,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/histogram"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/signals"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
@@ -35,8 +36,8 @@ type Stats struct {
 	Refused   int64 // of Failed, calls whose error matches ErrNoPermits
 	Cancelled int64 // of Failed, calls that their context or cancel ended
 
-	// Err is the error of the last renewal that failed, or of the last of the calls that Failed counts and Refused
-	// and Cancelled do not. It is nil if there was none.
+	// Err is the error of the last renewal, release in the background or call of a wait that failed and is repeated, or
+	// of the last of the calls that Failed counts and Refused and Cancelled do not. It is nil if there was none.
 	Err   error
 	ErrAt time.Time // when that was; zero if Err is nil
 
@@ -54,10 +55,13 @@ type monitor struct {
 	wheel  *wheel.Wheel
 	origin time.Time // the times of calls and grants count from here
 
-	mu     sync.Mutex // guards what follows
-	stats  Stats      // only the counts
-	wait   histogram.Values
-	hold   histogram.Values
+	mu    sync.Mutex // guards what follows
+	stats Stats      // only the counts
+	wait  histogram.Values
+	hold  histogram.Values
+
+	repeats signals.Repeats
+
 	traced map[string]tracedGrant // by the ids of its permits, if there are hooks that need them
 }
 
@@ -73,7 +77,8 @@ type acquisition struct {
 	ctx       context.Context
 	n         int64
 	began     time.Duration // since origin
-	contended bool          // Contended was reported
+	contended bool          // Contended was reported: Redis has found too few permits
+	trouble   redisconn.Endurance
 
 	call acquiringCall // the call in flight of a batch of a CountingSemaphore; set in its first element
 }
@@ -216,10 +221,24 @@ func (m *monitor) failed(of object, a *acquisition, err error) {
 	}
 }
 
-// keepErrorLocked keeps an error for Stats, unless Close has caused it.
-func (m *monitor) keepErrorLocked(err error) {
-	if !errors.Is(err, ErrClosed) && !errors.Is(err, context.Canceled) {
-		m.stats.Err, m.stats.ErrAt = err, time.Now() //nolint:forbidigo // for people
+// keepErrorLocked keeps an error for Stats, unless Close has caused it, and reports whether it does.
+func (m *monitor) keepErrorLocked(err error) (kept bool) {
+	if errors.Is(err, ErrClosed) || errors.Is(err, context.Canceled) {
+		return false
+	}
+	m.stats.Err, m.stats.ErrAt = err, time.Now() //nolint:forbidigo // for people
+	return true
+}
+
+// repeated keeps the error of a call that is repeated: of a wait that goes on, or of a release in the background. It
+// logs the first of several.
+func (m *monitor) repeated(err error) {
+	m.mu.Lock()
+	changed := m.keepErrorLocked(err) && m.repeats.Changed(err, m.stats.ErrAt)
+	m.mu.Unlock()
+	if changed {
+		m.logger.LogAttrs(context.Background(), slog.LevelWarn,
+			"semaphore: waits and releases fail and are repeated", slog.Any("error", err))
 	}
 }
 

@@ -52,6 +52,9 @@ type Config[T any] struct {
 
 	// Refused is called for a release that fails permanently.
 	Refused func(release T, err error)
+
+	// Failed is called for the error of each other release that fails. It must not block.
+	Failed func(err error)
 }
 
 // Queue sends the releases of one Client. It is safe for concurrent use.
@@ -174,6 +177,7 @@ func (q *Queue[T]) answered(e entry[T], err error) {
 		q.Refused(e.release, err)
 		return
 	case err != nil:
+		q.Failed(err)
 		e.due, e.pause = now.Add(e.pause), min(2*e.pause, longestPause)
 		unanswered = e.copy > 0
 	case e.copy > 0:
@@ -244,6 +248,7 @@ func (q *Queue[T]) sendLast(ctx context.Context, batch []entry[T]) (failed int, 
 			case failure != nil && redisconn.Permanent(failure):
 				q.Refused(batch[i].release, failure)
 			case failure != nil:
+				q.Failed(failure)
 				again, err = append(again, batch[i]), failure
 			}
 		}

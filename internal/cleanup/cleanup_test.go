@@ -43,6 +43,7 @@ func newServer(t *testing.T, answer func(release string, n int) error) *server {
 	s.Queue = cleanup.New(cleanup.Config[string]{
 		Wheel: w, Gate: &s.gate, MaxBatch: 100, Send: s.send,
 		Refused: func(release string, _ error) { s.refused = append(s.refused, release) },
+		Failed:  func(error) {},
 	})
 	return s
 }

@@ -57,6 +57,10 @@ func Permanent(err error) bool {
 // IsLoginRefused reports whether the server refused the login of a connection. Nothing was executed.
 func IsLoginRefused(err error) bool { return classify(err) == LoginRefused }
 
+// Passing reports whether a call failed for a reason that may pass without a change of the program: an outage, or a
+// refused login.
+func Passing(err error) bool { return IsUnavailable(err) || IsLoginRefused(err) }
+
 // IsUnavailable reports whether Redis could not be reached, or answered that it cannot serve now.
 func IsUnavailable(err error) bool {
 	return classify(err) == Unavailable

@@ -1,8 +1,11 @@
 package signals_test
 
 import (
+	"errors"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -80,4 +83,28 @@ func TestInPieces(t *testing.T) {
 			t.Error("an entry")
 		}
 	})
+}
+
+func TestRepeats(t *testing.T) {
+	t.Parallel()
+	var r signals.Repeats
+	began := time.Now()
+	for _, c := range []struct {
+		at   time.Duration
+		err  string
+		want bool
+	}{
+		{0, "limit 100, usage 101", true},
+		{time.Second, "limit 100, usage 102", false},
+		{2 * time.Second, "EOF", true},
+		{59 * time.Second, "limit 100, usage 103", false},
+		{118 * time.Second, "limit 100, usage 104", false}, // the same outage
+		{118 * time.Second, "EOF", true},                   // another one
+		{178 * time.Second, "limit 100, usage 0", true},
+	} {
+		require.Equal(t, c.want, r.Changed(errors.New(c.err), began.Add(c.at)), "%v", c)
+	}
+	for i := range 1000 { // texts are forgotten, and do not accumulate
+		require.True(t, r.Changed(errors.New(strings.Repeat("x", i+10)), began))
+	}
 }
