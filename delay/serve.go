@@ -11,6 +11,7 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/highest"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/renewal"
@@ -33,6 +34,9 @@ type server struct {
 	workers int
 	handle  func(context.Context, *Task) error
 	ctx     context.Context //nolint:containedctx // of handlers
+
+	begun   bool                // Redis has answered a call; of the attempts of the group, as trouble is
+	trouble redisconn.Endurance // of calls that fail
 
 	mu      sync.Mutex // guards the fields below
 	claimed map[*attempt]struct{}
@@ -67,8 +71,11 @@ type claim struct {
 // or has failed. If ctx has ended by then, the task is handed back uncounted, like tasks that were claimed and not
 // begun: they run at once in another process. Serve returns when the handlers have returned and Redis has recorded
 // that, or a lease later. It returns nil if Redis has. Otherwise its error matches context.DeadlineExceeded, ErrClosed
-// if the context of Close has ended, wheel.ErrStopped or ErrServing, or is that of a Redis that refuses this client;
-// then the tasks that it has claimed, and whose ends are not recorded, run again when their leases have ended.
+// if the context of Close has ended, wheel.ErrStopped or ErrServing, or is that of a Redis that refuses this client, as
+// for a missing right; then the tasks that it has claimed, and whose ends are not recorded, run again when their leases have ended.
+//
+// Serve goes on through outages, in which it asks again after pauses that grow from 0.1 s to a sixth of the lease, at
+// most 5 s. Once Redis has answered it, it endures a refused login for a lease, in which a password may be rotated.
 //
 // A full wheel has no room for leases. While it is full, Serve hands back what it claims, and waits 100 to 500 ms
 // before the next claim. Stats.Err is wheel.ErrTooManyPending then.

@@ -85,6 +85,8 @@ type monitor struct {
 	stats Stats // only the counts
 	late  histogram.Values
 	took  histogram.Values
+
+	repeats signals.Repeats
 }
 
 // call calls a hook, or another function of the user. A panic of it is logged.
@@ -100,6 +102,18 @@ func (m *monitor) failed(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.stats.Err, m.stats.ErrAt = err, time.Now() //nolint:forbidigo // for people
+}
+
+// repeated is failed for a call that is repeated. It logs the first of several.
+func (m *monitor) repeated(err error) {
+	m.mu.Lock()
+	m.stats.Err, m.stats.ErrAt = err, time.Now()
+	changed := m.repeats.Changed(err, m.stats.ErrAt)
+	m.mu.Unlock()
+	if changed {
+		m.logger.LogAttrs(context.Background(), slog.LevelWarn, "delay: calls of Serve fail and are repeated",
+			slog.Any("error", err))
+	}
 }
 
 // edited counts a request that was done.

@@ -14,10 +14,11 @@ import (
 )
 
 const (
-	mostLosses  = 25                   // of its lease after which a task has failed
-	mostFailed  = 10_000               // failed tasks that are kept
-	failedStays = 7 * 24 * time.Hour   // how long they are kept
-	yielding    = 4 * time.Millisecond // after others, at most, asks a process that came after another
+	mostLosses   = 25                 // of its lease after which a task has failed
+	mostFailed   = 10_000             // failed tasks that are kept
+	failedStays  = 7 * 24 * time.Hour // how long they are kept
+	longestPause = 5 * time.Second
+	yielding     = 4 * time.Millisecond // after others, at most, asks a process that came after another
 )
 
 // words are the outcomes as the script takes them.
@@ -53,12 +54,16 @@ func (c *Client) applyClaim(
 	s := batch[0].Value
 	event, found, waits, err := readClaim(&r)
 	if err != nil {
-		c.monitor.failed(err)
-		if redisconn.Permanent(err) {
+		endures := s.trouble.Endures(err, c.wheel.Now(), s.queue.config.lease) && s.begun
+		if redisconn.Permanent(err) || redisconn.IsLoginRefused(err) && !endures {
+			c.monitor.failed(err)
 			return 0, err
 		}
-		return pause(), nil
+		c.monitor.repeated(err)
+		return s.trouble.Pause(pause(), min(longestPause, s.queue.config.lease/6)), nil
 	}
+	s.begun = true
+	s.trouble.Answered()
 	s.mu.Lock()
 	call := s.sent
 	s.sent = nil
@@ -95,7 +100,8 @@ func (c *Client) applyClaim(
 	return event, nil
 }
 
-// pause returns how long a process claims no tasks after an error of Redis or of the wheel.
+// pause returns how long a process claims no tasks after an error of Redis, or of the wheel. While Redis goes on failing,
+// it doubles up to longestPause, or a sixth of the lease.
 func pause() time.Duration { return 100*time.Millisecond + rand.N(400*time.Millisecond) }
 
 // readClaim reads the reply of delay_work.
