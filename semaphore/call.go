@@ -133,7 +133,7 @@ func goOn[T any](
 		}
 	}
 	if again > 0 && !migrating {
-		c.monitor.repeated(err)
+		c.monitor.repeated(r.Err())
 	}
 	return failed, again
 }

@@ -2,6 +2,8 @@ package redistest
 
 import (
 	"bufio"
+	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -184,4 +186,42 @@ func readCommand(in *bufio.Reader) (args []string, err error) {
 		err = io.ErrUnexpectedEOF
 	}
 	return args, err
+}
+
+// countCommands returns the number of commands in what a client sends.
+func countCommands(call []byte) (n int) {
+	in := bufio.NewReader(bytes.NewReader(call))
+	for {
+		if _, err := readCommand(in); err != nil {
+			return n
+		}
+		n++
+	}
+}
+
+// skipReply reads a reply.
+func skipReply(in *bufio.Reader) error {
+	line, err := in.ReadString('\n')
+	if err != nil || len(line) < 3 {
+		return cmp.Or(err, io.ErrUnexpectedEOF)
+	}
+	size, _ := strconv.Atoi(line[1 : len(line)-2])
+	elements := 0
+	switch line[0] {
+	case '$', '!', '=':
+		if size >= 0 {
+			_, err = in.Discard(size + 2)
+		}
+		return err
+	case '*', '~', '>':
+		elements = size
+	case '%':
+		elements = 2 * size
+	}
+	for range elements {
+		if err := skipReply(in); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -1,0 +1,334 @@
+package answers_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/cogwheel-go/cogwheel/delay"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+	"github.com/cogwheel-go/cogwheel/redislock"
+	"github.com/cogwheel-go/cogwheel/semaphore"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+func TestMain(m *testing.M) {
+	redistest.Parallel(32) // the tests wait for answers rather than for the CPU
+	// The default wheel is never stopped.
+	redistest.Main(m, goleak.IgnoreAnyFunction("github.com/cogwheel-go/cogwheel/wheel.(*scheduler).work"))
+}
+
+// process is one client of each package, on a connection that a test disturbs.
+type process struct {
+	locks      *redislock.Client
+	semaphores *semaphore.Client
+	delays     *delay.Client
+	limits     map[string]*ratelimit.Client // by policy
+}
+
+func newProcess(t *testing.T, w *wheel.Wheel, rdb *redis.Client) *process {
+	t.Helper()
+	const poll = time.Second
+	p := &process{limits: map[string]*ratelimit.Client{}}
+	var err error
+	p.locks, err = redislock.New(rdb, redislock.WithWheel(w), redislock.WithPoll(poll))
+	require.NoError(t, err)
+	redistest.CloseWith(t, p.locks.Close)
+	p.semaphores, err = semaphore.New(rdb, semaphore.WithWheel(w), semaphore.WithPoll(poll))
+	require.NoError(t, err)
+	redistest.CloseWith(t, p.semaphores.Close)
+	p.delays, err = delay.New(rdb, delay.WithWheel(w), delay.WithPoll(poll))
+	require.NoError(t, err)
+	redistest.CloseWith(t, p.delays.Close)
+	for name, policy := range map[string]ratelimit.Policy{
+		"closed": ratelimit.FailClosed(), "open": ratelimit.FailOpen(), "share": ratelimit.LocalShare(1),
+	} {
+		p.limits[name], err = ratelimit.New(rdb, ratelimit.WithWheel(w), ratelimit.WithPolicy(policy))
+		require.NoError(t, err)
+		redistest.CloseWith(t, p.limits[name].Close)
+	}
+	return p
+}
+
+// state has what a process holds, waits for and does when Redis begins to give another answer.
+type state struct {
+	t       *testing.T
+	name    string
+	process *process
+	other   *process // undisturbed
+
+	lock    *redislock.Lock
+	grant   *semaphore.Grant
+	permits *semaphore.CountingSemaphore // with one permit, which the process has taken
+	tasks   *delay.Queue
+
+	heldLock  *redislock.Lock  // of other, for which the process waits
+	heldGrant *semaphore.Grant // the same
+
+	waits    map[string]chan error // of the process, by call
+	serve    chan error
+	served   chan struct{} // a task has run
+	handler  chan error    // the end of the context of the handler that runs, or nil when it ends
+	stopTask chan struct{} // ends that handler
+}
+
+// answer is an error of a server.
+type answer string
+
+func (a answer) Error() string { return string(a) }
+func (answer) RedisError()     {}
+
+// limit is used up by one request.
+var limit = ratelimit.PerHour(1)
+
+func begin(t *testing.T, p, other *process) *state {
+	t.Helper()
+	ctx := t.Context()
+	s := &state{
+		t: t, name: redistest.Name(t), process: p, other: other, waits: map[string]chan error{},
+		serve: make(chan error, 1), served: make(chan struct{}), handler: make(chan error, 1), stopTask: make(chan struct{}),
+	}
+	var err error
+	s.lock, err = p.locks.Mutex(s.name + ":held").Lock(ctx)
+	require.NoError(t, err)
+	s.grant, err = s.held(p).Acquire(ctx, 1)
+	require.NoError(t, err)
+	s.permits = p.semaphores.CountingSemaphore(s.name + ":taken")
+	_, err = s.permits.TrySetPermits(ctx, 1)
+	require.NoError(t, err)
+	require.NoError(t, s.permits.Acquire(ctx, 1))
+
+	s.heldLock, err = other.locks.Mutex(s.name + ":awaited").Lock(ctx)
+	require.NoError(t, err)
+	s.heldGrant, err = s.awaited(other).Acquire(ctx, 1)
+	require.NoError(t, err)
+	_, err = s.number(other).TrySetPermits(ctx, 0)
+	require.NoError(t, err)
+	_, err = s.limiter(p).Allow(ctx, s.name)
+	require.NoError(t, err)
+	s.wait("Lock", func() error {
+		_, err := p.locks.Mutex(s.name + ":awaited").Lock(ctx)
+		return err
+	})
+	s.wait("Acquire", func() error {
+		_, err := s.awaited(p).Acquire(ctx, 1)
+		return err
+	})
+	s.wait("CountingSemaphore.Acquire", func() error { return s.number(p).Acquire(ctx, 1) })
+	s.wait("Wait", func() error { return s.limiter(p).Wait(ctx, s.name) })
+	redistest.Poll(t, func() bool {
+		return p.locks.Stats().Contended == 1 && p.semaphores.Stats().Contended == 2 && p.limits["closed"].Stats().Scripts > 1
+	})
+
+	s.tasks = p.delays.Queue(s.name + ":tasks")
+	ctx, stop := context.WithCancel(ctx)
+	running := make(chan struct{})
+	go func() {
+		s.serve <- s.tasks.Serve(ctx, 2, func(ctx context.Context, task *delay.Task) error {
+			if task.ID != "long" {
+				close(s.served)
+				return nil
+			}
+			close(running)
+			select {
+			case <-ctx.Done():
+				s.handler <- context.Cause(ctx)
+			case <-s.stopTask:
+				s.handler <- nil
+			}
+			return nil
+		})
+	}()
+	t.Cleanup(stop)
+	require.NoError(t, s.tasks.Schedule(ctx, "long", 0, nil))
+	<-running
+	return s
+}
+
+func (s *state) held(p *process) *semaphore.Semaphore {
+	return p.semaphores.Semaphore(s.name+":permits", semaphore.WithPermits(1))
+}
+
+func (s *state) awaited(p *process) *semaphore.Semaphore {
+	return p.semaphores.Semaphore(s.name+":awaited permits", semaphore.WithPermits(1))
+}
+
+func (s *state) number(p *process) *semaphore.CountingSemaphore {
+	return p.semaphores.CountingSemaphore(s.name + ":number")
+}
+
+func (s *state) limiter(p *process) *ratelimit.Limiter {
+	return p.limits["closed"].Limiter("awaited", limit)
+}
+
+func (s *state) wait(call string, f func() error) {
+	ended := make(chan error, 1)
+	s.waits[call] = ended
+	go func() { ended <- f() }()
+}
+
+// free has another process free all that is awaited.
+func (s *state) free() {
+	s.t.Helper()
+	ctx := s.t.Context()
+	require.NoError(s.t, s.heldLock.Unlock(ctx))
+	require.NoError(s.t, s.heldGrant.Release(ctx))
+	require.NoError(s.t, s.number(s.other).Release(ctx, 1))
+	require.NoError(s.t, s.limiter(s.other).Reset(ctx, s.name))
+	require.NoError(s.t, s.other.delays.Queue(s.name+":tasks").Schedule(ctx, "short", 0, nil))
+}
+
+// requireGoesOn requires that no call that has begun has ended.
+func (s *state) requireGoesOn() {
+	s.t.Helper()
+	for call, ended := range s.waits {
+		require.Empty(s.t, ended, call)
+	}
+	require.Empty(s.t, s.serve, "Serve")
+	require.Empty(s.t, s.handler, "a handler")
+}
+
+// requireOver requires that every call that has begun has ended with an error, and that Serve has ended its handler.
+func (s *state) requireOver() {
+	s.t.Helper()
+	for call, ended := range s.waits {
+		require.Error(s.t, <-ended, call)
+	}
+	require.Error(s.t, <-s.serve, "Serve")
+	require.Error(s.t, <-s.handler, "a handler")
+}
+
+// requireSucceeds requires that every call that has begun succeeds, and that what was released is free, once each.
+func (s *state) requireSucceeds() {
+	s.t.Helper()
+	ctx := redistest.Within(s.t, redistest.Patience/2) // well within a lease
+	for call, ended := range s.waits {
+		require.NoError(s.t, <-ended, call)
+	}
+	<-s.served
+	close(s.stopTask)
+	require.NoError(s.t, <-s.handler, "a handler")
+	l, err := s.other.locks.Mutex(s.name + ":held").Lock(ctx)
+	require.NoError(s.t, err)
+	require.NoError(s.t, l.Unlock(ctx))
+	g, err := s.held(s.other).Acquire(ctx, 1)
+	require.NoError(s.t, err)
+	require.NoError(s.t, g.Release(ctx))
+	redistest.Poll(s.t, func() bool {
+		n, err := s.permits.Available(ctx)
+		require.NoError(s.t, err)
+		require.LessOrEqual(s.t, n, int64(1))
+		return n == 1
+	})
+}
+
+// requireReleasesFail requires that releases fail. Those that go on in the background say so.
+func (s *state) requireReleasesFail(goOn bool) {
+	s.t.Helper()
+	ctx := s.t.Context()
+	for what, err := range map[string]error{
+		"Unlock":                    s.lock.Unlock(ctx),
+		"Release":                   s.grant.Release(ctx),
+		"CountingSemaphore.Release": s.permits.Release(ctx, 1),
+	} {
+		require.Error(s.t, err, what)
+		unconfirmed := redislock.ErrUnconfirmed
+		if what != "Unlock" {
+			unconfirmed = semaphore.ErrUnconfirmed
+		}
+		if goOn {
+			require.ErrorIs(s.t, err, unconfirmed, what)
+		} else {
+			require.NotErrorIs(s.t, err, unconfirmed, what)
+		}
+	}
+}
+
+// requireDecides requires that the policies decide if it is an outage, and that nothing is granted otherwise.
+func (s *state) requireDecides(outage bool) {
+	s.t.Helper()
+	for policy, limits := range s.process.limits {
+		r, err := limits.Limiter("asked", ratelimit.PerHour(100)).Allow(s.t.Context(), s.name)
+		switch {
+		case outage && policy != "closed":
+			require.NoError(s.t, err, policy)
+			require.True(s.t, r.Allowed, policy)
+		case outage:
+			require.ErrorIs(s.t, err, ratelimit.ErrUnavailable)
+		default:
+			require.Error(s.t, err, policy)
+			require.NotErrorIs(s.t, err, ratelimit.ErrUnavailable, policy)
+			require.False(s.t, r.Allowed, policy)
+		}
+	}
+}
+
+// requireRefused requires that calls which begin fail at once.
+func (s *state) requireRefused() {
+	s.t.Helper()
+	ctx := s.t.Context()
+	_, err := s.process.locks.Mutex(s.name + ":new").Lock(ctx)
+	require.Error(s.t, err, "Lock")
+	_, err = s.process.semaphores.Semaphore(s.name+":new permits", semaphore.WithPermits(1)).Acquire(ctx, 1)
+	require.Error(s.t, err, "Acquire")
+	require.Error(s.t, s.process.delays.Queue(s.name+":new").Schedule(ctx, "id", 0, nil), "Schedule")
+}
+
+// Each package does what the class of an answer says: calls that have begun go on through outages and refused logins,
+// the policies decide in outages alone, and everything else is an error at once.
+func TestAnswers(t *testing.T) {
+	t.Parallel()
+	redistest.SkipIfShort(t)
+	other := newProcess(t, redistest.Wheel(t), redistest.Shared(t).Client(t))
+	run := func(row redistest.Answer, executed bool) {
+		what := row.Text
+		if executed {
+			what += ", after the call"
+		}
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			dialer := &redistest.FaultDialer{}
+			rdb := redistest.Shared(t).Client(t, func(o *redis.Options) { o.Dialer = dialer.Dial })
+			s := begin(t, newProcess(t, redistest.Wheel(t), rdb), other)
+			outage := row.Class == "unavailable"
+			goOn := outage || row.Class == "login refused"
+
+			dialer.Answer("evalsha", row.Text, executed)
+			s.free()
+			s.requireReleasesFail(goOn)
+			s.requireDecides(outage)
+			if !redisconn.Migrating(answer(row.Text)) { // then they wait
+				s.requireRefused()
+			}
+			if !goOn {
+				s.requireOver()
+				dialer.Answer("", "", false)
+				return
+			}
+			redistest.Poll(t, func() bool {
+				asked := func(what string) bool { return dialer.Answered(s.name + what) }
+				return asked(":awaited") && asked(":awaited permits") && asked(":number") && asked(":tasks")
+			})
+			s.requireGoesOn()
+			require.Error(t, s.process.locks.Stats().Err)
+			require.Error(t, s.process.semaphores.Stats().Err)
+			require.Error(t, s.process.delays.Stats().Err)
+			dialer.Answer("", "", false)
+			require.NoError(t, s.limiter(other).Reset(t.Context(), s.name)) // of permits whose grants were lost
+			s.requireSucceeds()
+		})
+	}
+	for _, row := range redistest.Answers(t) {
+		run(row, false)
+		switch row.Text {
+		case "upstream failure", "ERR server closed connection", "ERR redis temporary failure":
+			run(row, true)
+		}
+	}
+}
