@@ -2,6 +2,7 @@ package answers_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -232,21 +233,22 @@ func (s *state) requireSucceeds() {
 func (s *state) requireReleasesFail(goOn bool) {
 	s.t.Helper()
 	ctx := s.t.Context()
-	for what, err := range map[string]error{
-		"Unlock":                    s.lock.Unlock(ctx),
-		"Release":                   s.grant.Release(ctx),
-		"CountingSemaphore.Release": s.permits.Release(ctx, 1),
-	} {
-		require.Error(s.t, err, what)
-		unconfirmed := redislock.ErrUnconfirmed
-		if what != "Unlock" {
-			unconfirmed = semaphore.ErrUnconfirmed
-		}
-		if goOn {
-			require.ErrorIs(s.t, err, unconfirmed, what)
-		} else {
-			require.NotErrorIs(s.t, err, unconfirmed, what)
-		}
+	releases := []struct {
+		release     func() error
+		unconfirmed error
+	}{
+		{func() error { return s.lock.Unlock(ctx) }, redislock.ErrUnconfirmed},
+		{func() error { return s.grant.Release(ctx) }, semaphore.ErrUnconfirmed},
+		{func() error { return s.permits.Release(ctx, 1) }, semaphore.ErrUnconfirmed},
+	}
+	errs := make([]error, len(releases))
+	redistest.Each(s.t, len(releases), func(i int) error {
+		errs[i] = releases[i].release()
+		return nil
+	})
+	for i, r := range releases {
+		require.Error(s.t, errs[i])
+		require.Equal(s.t, goOn, errors.Is(errs[i], r.unconfirmed), "%v", errs[i])
 	}
 }
 
