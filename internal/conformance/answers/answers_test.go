@@ -93,7 +93,7 @@ func begin(t *testing.T, p, other *process) *state {
 	ctx := t.Context()
 	s := &state{
 		t: t, name: redistest.Name(t), process: p, other: other, waits: map[string]chan error{},
-		serve: make(chan error, 1), served: make(chan struct{}), handler: make(chan error, 1), stopTask: make(chan struct{}),
+		serve: make(chan error, 1), served: make(chan struct{}, 1), handler: make(chan error, 1), stopTask: make(chan struct{}),
 	}
 	var err error
 	s.lock, err = p.locks.Mutex(s.name + ":held").Lock(ctx)
@@ -133,7 +133,10 @@ func begin(t *testing.T, p, other *process) *state {
 	go func() {
 		s.serve <- s.tasks.Serve(ctx, 2, func(ctx context.Context, task *delay.Task) error {
 			if task.ID != "long" {
-				close(s.served)
+				select {
+				case s.served <- struct{}{}:
+				default: // it was scheduled again
+				}
 				return nil
 			}
 			close(running)

@@ -1,0 +1,131 @@
+package answers_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/redislock"
+)
+
+// failures is a hook of a redis client that notes the calls that fail.
+type failures struct {
+	mu    sync.Mutex
+	calls []string
+}
+
+func (f *failures) note(cmds ...redis.Cmder) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, cmd := range cmds {
+		f.calls = append(f.calls, fmt.Sprint(cmd.Args()...))
+	}
+}
+
+// have reports whether a call that contains each of the words has failed.
+func (f *failures) have(words ...string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := strings.Join(f.calls, "\n")
+	for _, word := range words {
+		if !strings.Contains(all, word) {
+			return false
+		}
+	}
+	return true
+}
+
+func (*failures) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (f *failures) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if err != nil {
+			f.note(cmd)
+		}
+		return err
+	}
+}
+
+func (f *failures) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		if err != nil {
+			f.note(cmds...)
+		}
+		return err
+	}
+}
+
+// While a password is rotated that the process does not know yet, what has begun goes on: waits, releases, renewals and
+// Serve. What begins is an error, under every policy of a limiter.
+func TestLogin_APasswordIsRotated(t *testing.T) {
+	t.Parallel()
+	redistest.SkipIfShort(t)
+	for what, before := range map[string]string{"the process learns the other password": "old", "the first password is taken back": ""} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			admin := server.Client(t)
+			ctx := t.Context()
+			require.NoError(t, admin.ConfigSet(ctx, "requirepass", before).Err())
+			var known, current atomic.Pointer[string]
+			known.Store(&before)
+			current.Store(&before)
+			client := func(password *atomic.Pointer[string]) *redis.Client {
+				return server.Client(t, func(o *redis.Options) {
+					o.CredentialsProvider = func() (string, string) { return "", *password.Load() }
+				})
+			}
+			rdb, fails := client(&known), &failures{}
+			rdb.AddHook(fails)
+			p, other := newProcess(t, redistest.Wheel(t), rdb), newProcess(t, redistest.Wheel(t), client(&current))
+			s := begin(t, p, other)
+			kept, err := p.locks.Mutex(s.name+":kept", redislock.WithLease(redistest.SafeLease)).Lock(ctx)
+			require.NoError(t, err)
+			impatient := make(chan error, 1)
+			go func() {
+				_, err := p.locks.Mutex(s.name+":awaited", redislock.WithLease(time.Second)).Lock(ctx)
+				impatient <- err
+			}()
+			redistest.Poll(t, func() bool { return p.locks.Stats().Contended == 2 })
+
+			after := "new"
+			require.NoError(t, admin.ConfigSet(ctx, "requirepass", after).Err())
+			current.Store(&after)
+			require.NoError(t, admin.Do(ctx, "CLIENT", "KILL", "SKIPME", "yes").Err())
+			redistest.Poll(t, func() bool { return rdb.Ping(ctx).Err() != nil }) // the old connections are gone
+			s.requireReleasesFail(true)
+			s.requireDecides(false)
+			s.requireRefused()
+			require.NoError(t, s.other.delays.Queue(s.name+":tasks").Schedule(ctx, "short", 0, nil))
+			redistest.Poll(t, func() bool {
+				return fails.have(s.name+":awaited ", s.name+":awaited permits", s.name+":number", s.name+":tasks")
+			})
+			require.True(t, redisconn.IsLoginRefused(<-impatient), "a lease has passed: it is no rotation")
+			s.requireGoesOn()
+			require.Error(t, p.locks.Stats().Err)
+			require.Error(t, p.semaphores.Stats().Err)
+			require.Error(t, p.delays.Stats().Err)
+
+			if before == "" {
+				require.NoError(t, admin.ConfigSet(ctx, "requirepass", "").Err())
+			} else {
+				known.Store(&after)
+			}
+			s.free()
+			s.requireSucceeds()
+			require.NoError(t, kept.Extend(ctx, redistest.SafeLease), "renewals go on")
+			require.NoError(t, kept.Unlock(ctx))
+		})
+	}
+}
