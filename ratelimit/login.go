@@ -78,7 +78,7 @@ func (l *logins) ask(n node, key string) {
 	ctx, cancel := context.WithTimeout(context.Background(), l.client.timeout)
 	defer cancel()
 	// A user without the right to PING is not refused.
-	if err := own.Ping(ctx).Err(); redis.HasErrorPrefix(err, "NOAUTH") || redis.HasErrorPrefix(err, "WRONGPASS") {
+	if err := own.Ping(ctx).Err(); redisconn.IsLoginRefused(err) {
 		refused = err
 	}
 }

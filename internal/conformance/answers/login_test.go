@@ -94,10 +94,10 @@ func TestLogin_APasswordIsRotated(t *testing.T) {
 			require.NoError(t, err)
 			impatient := make(chan error, 1)
 			go func() {
-				_, err := p.locks.Mutex(s.name+":awaited", redislock.WithLease(time.Second)).Lock(ctx)
+				_, err := p.locks.Mutex(s.name+":Mutex", redislock.WithLease(time.Second)).Lock(ctx)
 				impatient <- err
 			}()
-			redistest.Poll(t, func() bool { return p.locks.Stats().Contended == 2 })
+			redistest.Poll(t, func() bool { return p.locks.Stats().Contended == int64(len(mutexes)+2) })
 
 			after := "new"
 			require.NoError(t, admin.ConfigSet(ctx, "requirepass", after).Err())
@@ -109,7 +109,7 @@ func TestLogin_APasswordIsRotated(t *testing.T) {
 			s.requireRefused()
 			require.NoError(t, s.other.delays.Queue(s.name+":tasks").Schedule(ctx, "short", 0, nil))
 			redistest.Poll(t, func() bool {
-				return fails.have(s.name+":awaited ", s.name+":awaited permits", s.name+":number", s.name+":tasks")
+				return fails.have(s.asked()...)
 			})
 			require.True(t, redisconn.IsLoginRefused(<-impatient), "a lease has passed: it is no rotation")
 			s.requireGoesOn()
