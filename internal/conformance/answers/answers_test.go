@@ -1,11 +1,15 @@
 package answers_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -34,20 +38,41 @@ type process struct {
 	semaphores *semaphore.Client
 	delays     *delay.Client
 	limits     map[string]*ratelimit.Client // by policy
+	log        records
+}
+
+// records is what a logger writes.
+type records struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (r *records) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.Write(p)
+}
+
+// count returns the number of records that have a text.
+func (r *records) count(text string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Count(r.text.String(), text)
 }
 
 func newProcess(t *testing.T, w *wheel.Wheel, rdb *redis.Client) *process {
 	t.Helper()
 	const poll = time.Second
 	p := &process{limits: map[string]*ratelimit.Client{}}
+	logger := slog.New(slog.NewTextHandler(&p.log, nil))
 	var err error
-	p.locks, err = redislock.New(rdb, redislock.WithWheel(w), redislock.WithPoll(poll))
+	p.locks, err = redislock.New(rdb, redislock.WithWheel(w), redislock.WithPoll(poll), redislock.WithLogger(logger))
 	require.NoError(t, err)
 	redistest.CloseWith(t, p.locks.Close)
-	p.semaphores, err = semaphore.New(rdb, semaphore.WithWheel(w), semaphore.WithPoll(poll))
+	p.semaphores, err = semaphore.New(rdb, semaphore.WithWheel(w), semaphore.WithPoll(poll), semaphore.WithLogger(logger))
 	require.NoError(t, err)
 	redistest.CloseWith(t, p.semaphores.Close)
-	p.delays, err = delay.New(rdb, delay.WithWheel(w), delay.WithPoll(poll))
+	p.delays, err = delay.New(rdb, delay.WithWheel(w), delay.WithPoll(poll), delay.WithLogger(logger))
 	require.NoError(t, err)
 	redistest.CloseWith(t, p.delays.Close)
 	for name, policy := range map[string]ratelimit.Policy{
@@ -377,6 +402,12 @@ func TestAnswers(t *testing.T) {
 			require.Error(t, s.process.locks.Stats().Err)
 			require.Error(t, s.process.semaphores.Stats().Err)
 			require.Error(t, s.process.delays.Stats().Err)
+			for _, message := range []string{
+				"redislock: waits and releases fail and are repeated", "semaphore: waits and releases fail and are repeated",
+				"delay: calls of Serve fail and are repeated",
+			} {
+				require.Equal(t, 1, s.process.log.count(message), message)
+			}
 			dialer.Answer("", "", false)
 			require.NoError(t, s.limiter(other).Reset(t.Context(), s.name)) // of permits whose grants were lost
 			s.requireSucceeds()
