@@ -72,7 +72,8 @@ type claim struct {
 // begun: they run at once in another process. Serve returns when the handlers have returned and Redis has recorded
 // that, or a lease later. It returns nil if Redis has. Otherwise its error matches context.DeadlineExceeded, ErrClosed
 // if the context of Close has ended, wheel.ErrStopped or ErrServing, or is that of a Redis that refuses this client, as
-// for a missing right; then the tasks that it has claimed, and whose ends are not recorded, run again when their leases have ended.
+// for a missing right; then the tasks that it has claimed, and whose ends are not recorded, run again when their leases
+// have ended.
 //
 // Serve goes on through outages, in which it asks again after pauses that grow from 0.1 s to a sixth of the lease, at
 // most 5 s. Once Redis has answered it, it endures a refused login for a lease, in which a password may be rotated.

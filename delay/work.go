@@ -100,8 +100,8 @@ func (c *Client) applyClaim(
 	return event, nil
 }
 
-// pause returns how long a process claims no tasks after an error of Redis, or of the wheel. While Redis goes on failing,
-// it doubles up to longestPause, or a sixth of the lease.
+// pause returns how long a process claims no tasks after an error of Redis, or of the wheel. While Redis goes on
+// failing, it doubles up to longestPause, or a sixth of the lease.
 func pause() time.Duration { return 100*time.Millisecond + rand.N(400*time.Millisecond) }
 
 // readClaim reads the reply of delay_work.

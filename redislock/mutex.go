@@ -52,8 +52,8 @@ func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) {
 // ctx. If ctx ends first, the error matches ctx.Err() and, if the lock was held, ErrLocked. If Redis cannot be
 // reached, Lock fails after the retries that the options of rdb allow. Once Redis has answered that the lock is
 // held, Lock waits through outages, failovers and a lack of replicas, and for a lease through a refused login, as
-// while a password is rotated. Then only a refusal, such as ErrWrongKind, or replies that take longer than the lease (see WithLease) end the wait early. After an error
-// nothing is held, as with TryLock.
+// while a password is rotated. Then only a refusal, such as ErrWrongKind, or replies that take longer than the
+// lease (see WithLease) end the wait early. After an error nothing is held, as with TryLock.
 //
 // Callers of one Client with equal lock options form a queue, in order of arrival; queues with different
 // options compete. Only the first caller in a queue asks Redis: when an unlock is announced, after an

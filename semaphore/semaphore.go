@@ -81,8 +81,9 @@ func (s *Semaphore) Err() error { return s.err }
 // The error matches ErrNotSet (without WithPermits), ErrExceedsPermits, ErrClosed, ErrWrongKind or
 // cogwheel.ErrInvalid, or wraps an error of ctx or of Redis. It matches ErrLost if the reply took longer than
 // the lease. A query that fails, after retries, ends the wait, unless Redis has found too few permits before: then
-// Acquire waits on through an outage. After an error the caller holds nothing: if Redis granted the permits but its reply was lost or came too
-// late, the Client releases them in the background, and they end with their lease at the latest.
+// Acquire waits on through an outage, and for as long as a lease lasts by default through a refused login, as while a
+// password is rotated. After an error the caller holds nothing: if Redis granted the permits but its reply was lost or
+// came too late, the Client releases them in the background, and they end with their lease at the latest.
 //
 // The waiters of a semaphore in one process share one wheel entry, one subscription and one script per query.
 // They query when permits are announced, when their subscription was interrupted, when the next lease ends,

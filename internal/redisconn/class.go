@@ -26,7 +26,7 @@ const (
 	Unavailable
 	// LoginRefused is a server that does not accept the user or the password of a connection, or asks for them. While a
 	// password is rotated it passes; so it is an outage for what has begun, for as long as a lease lasts: see
-	// [Endurance]. For a call that begins it is an error as Misconfigured is, because a policy that grants would hide it.
+	// [Endurance]. For a call that begins it is an error, as Misconfigured is: a policy that grants would hide it.
 	LoginRefused
 	// Misconfigured is a mismatch of client and server: missing rights, a certificate that does not verify, a command
 	// that the server does not have, a reply that no script returns, a closed client. It does not pass by itself. It is
@@ -34,9 +34,9 @@ const (
 	Misconfigured
 	// KeyFault is a key that holds an object of another kind.
 	KeyFault
-	// Fault is an error that a script of the library raises on purpose, or a fault of the library: an error in a script,
-	// or arguments that a command does not take. It does not pass by itself. It is always an error, because a fault must
-	// not open a limit.
+	// Fault is an error that a script of the library raises on purpose, or a fault of the library: an error in a
+	// script, or arguments that a command does not take. It does not pass by itself. It is always an error, because a
+	// fault must not open a limit.
 	Fault
 )
 

@@ -235,3 +235,26 @@ func TestFaultDialer_Slice(t *testing.T) {
 	d.Slice(0)
 	require.Len(t, answer(), 1)
 }
+
+func TestFaultDialer_Answer(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	d, rdb := newFaultyClient(t)
+	key := redistest.Name(t)
+	d.Answer("incr", "upstream failure", false)
+	require.EqualError(t, rdb.Incr(ctx, key).Err(), "upstream failure")
+	require.ErrorIs(t, rdb.Get(ctx, key).Err(), redis.Nil, "the server did not get the call; others pass")
+	require.True(t, d.Answered(key))
+	require.False(t, d.Answered("another key"))
+
+	d.Answer("incr", "upstream failure", true)
+	cmds, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		pipe.Incr(ctx, key)
+		pipe.HGetAll(ctx, key+":hash")
+		return nil
+	})
+	require.EqualError(t, err, "upstream failure")
+	require.EqualError(t, cmds[1].Err(), "upstream failure", "each command of the call is answered")
+	d.Answer("", "", false)
+	require.Equal(t, int64(2), rdb.Incr(ctx, key).Val(), "the server executed the call, and its replies are lost")
+}

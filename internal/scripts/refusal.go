@@ -46,7 +46,8 @@ func Interrupted(err error) bool {
 }
 
 // before7 matches the prefix that servers before Redis 7, KeyDB and Dragonfly add to an error of a script.
-var before7 = regexp.MustCompile(`^ERR Error running script \(call to (?:f_)?[0-9a-f]+\): (?:@\w+:\d+: )?(?:@\w+: ?\d+: )?-?`)
+var before7 = regexp.MustCompile(
+	`^ERR Error running script \(call to (?:f_)?[0-9a-f]+\): (?:@\w+:\d+: )?(?:@\w+: ?\d+: )?-?`)
 
 // from7 matches the text that Redis 7 and later add after an error of a script.
 var from7 = regexp.MustCompile(` script: [0-9a-f]+, on @\w+:\d+\.?$`)

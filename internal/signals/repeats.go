@@ -13,8 +13,8 @@ const (
 	maxTexts = 64
 )
 
-// Repeats tells the errors that a log should have from those that repeat them: calls are repeated through an outage, and
-// each failure would be a line. The zero value has seen no error. Its user guards it by a lock.
+// Repeats tells the errors that a log should have from those that repeat them: calls are repeated through an outage,
+// and each failure would be a line. The zero value has seen no error. Its user guards it by a lock.
 type Repeats struct {
 	last map[string]time.Time // when an error of the text came last
 }
