@@ -11,7 +11,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	redistest.Parallel(4) // most tests wait for leases and servers rather than for the CPU
+	redistest.Parallel(6) // most tests wait for leases and servers rather than for the CPU
 	// The default wheel is never stopped.
 	redistest.Main(m, goleak.IgnoreAnyFunction("github.com/cogwheel-go/cogwheel/wheel.(*scheduler).work"))
 }
