@@ -107,7 +107,7 @@ func (m *monitor) failed(err error) {
 // repeated is failed for a call that is repeated. It logs the first of several.
 func (m *monitor) repeated(err error) {
 	m.mu.Lock()
-	m.stats.Err, m.stats.ErrAt = err, time.Now()
+	m.stats.Err, m.stats.ErrAt = err, time.Now() //nolint:forbidigo // for people
 	changed := m.repeats.Changed(err, m.stats.ErrAt)
 	m.mu.Unlock()
 	if changed {

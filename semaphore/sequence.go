@@ -210,7 +210,7 @@ func (c *Client) applyCountingReleases(
 			err = fmt.Errorf("%w: %w", ErrUnconfirmed, err)
 		}
 		if r.Ambiguous {
-			c.unconfirmed.mayHaveExecuted(part)
+			c.unconfirmed.mayHaveExecuted(part, c.wheel.Now())
 		}
 		unconfirmed := toRepeat(call.releases, call.repeated, err)
 		if len(unconfirmed) > 0 {

@@ -198,12 +198,12 @@ func (u *unconfirmedCalls) removeExpired(name string, now time.Time) (expired bo
 
 // mayHaveExecuted bounds the retries of releases whose call may have executed: Redis does not keep their numbers for
 // longer.
-func (u *unconfirmedCalls) mayHaveExecuted(releases []*countingRelease) {
+func (u *unconfirmedCalls) mayHaveExecuted(releases []*countingRelease, now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, release := range releases {
 		if !release.ambiguous {
-			release.ambiguous, release.retryUntil = true, time.Now().Add(retryTimeout)
+			release.ambiguous, release.retryUntil = true, now.Add(retryTimeout)
 		}
 	}
 }

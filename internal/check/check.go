@@ -171,8 +171,8 @@ func (c *Client) judgeRing(r *cogwheel.Report) {
 	if r.Topology == "ring" && c.Lease > 0 {
 		add(r, finding{
 			Level: warning, Subject: "topology",
-			Text: "a Ring takes the keys of a shard that does not answer to other shards, and back: each time " +
-				c.Keeps + " may be held twice, for up to a third of the lease",
+			Text: "a Ring takes the keys of a shard that does not answer to other shards, each process as its own " +
+				"connections tell: while processes disagree, and a third of the lease longer, " + c.Keeps + " may be held twice",
 			Advice: "use Sentinel or a cluster, or WithFencing",
 		})
 	}
