@@ -145,6 +145,18 @@ func (d *FaultDialer) Reset() {
 	}
 }
 
+// Silence makes every open connection deaf in both directions, as one that a middlebox has forgotten. New ones pass.
+func (d *FaultDialer) Silence() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for c := range d.conns {
+		d.effects.Add(1)
+		c.mu.Lock()
+		c.deafUp, c.deafDown = true, true
+		c.mu.Unlock()
+	}
+}
+
 // Conns returns how many connections are open.
 func (d *FaultDialer) Conns() int {
 	d.mu.Lock()
