@@ -17,6 +17,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/client"
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -34,9 +35,9 @@ type Client struct {
 	id       string // part of the keys of limits with the scope PerClient
 	began    time.Time
 	timeout  time.Duration
+	patience time.Duration // the time for an answer of Redis: timeout, or a shorter ReadTimeout
 	sender   *calls.Sender
 	breakers breakers
-	logins   logins
 	states   states
 	monitor  monitor
 	gate     gate.Gate // counts the operations that may talk to Redis
@@ -51,9 +52,10 @@ type Client struct {
 // A decision takes at most the time of WithTimeout, by default 250 ms; then the policy decides. A call returns
 // earlier if its context ends, whatever Redis does.
 //
-// New does not change rdb, and all hooks of rdb see the scripts. While Redis hangs, up to 18 pipelines per node
-// are in flight, however many calls there are. Each lasts for the ReadTimeout of rdb, or, if
-// ContextTimeoutEnabled is set in rdb, for four times the time of WithTimeout at most. Close waits for them.
+// New does not change rdb, and all hooks of rdb see the scripts, except those that ask whether a node is well after a
+// connection has failed. While Redis hangs, up to 18 pipelines per node are in flight, however many calls there
+// are. Each lasts for the ReadTimeout of rdb, or, if ContextTimeoutEnabled is set in rdb, for four times the time
+// of WithTimeout at most. Close waits for them.
 // For a client of any other type New logs a warning: its nodes are not known, so scripts for different keys
 // share no pipelines, and up to 48 scripts are in flight.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
@@ -87,7 +89,11 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	c.states.seed = maphash.MakeSeed()
 	c.breakers = breakers{client: c, policy: cfg.policy, threshold: cfg.failures, every: cfg.probe}
 	c.breakers.share.init(cfg.Wheel)
-	c.logins.client = c
+	c.sender.CheckTimeout, c.sender.Checked = cfg.timeout, c.breakers.checked
+	c.patience = cfg.timeout
+	if most, _ := redisconn.ReadTimeout(c.base); most > 0 {
+		c.patience = min(c.patience, most)
+	}
 	return c, nil
 }
 
@@ -190,7 +196,7 @@ func inside[T any](
 	}
 	answer := make(chan result, 1)
 	r, answered := c.sender.Do(ctx, calls.Request{
-		Key: s.algorithm.route(s.id.key),
+		Key: s.route(),
 		Send: func(ctx context.Context) *redis.Cmd {
 			s.hold()
 			defer s.release()

@@ -14,7 +14,15 @@ var errTimeout = errors.New("no answer within the timeout")
 // pauseFrom is the delay of a timer from which on the process counts as having been paused.
 const pauseFrom = 5 * time.Millisecond
 
-// armLocked sets the timer of a job to the end of the time of its oldest caller.
+// suspectAfter is the part of the time for an answer after which its node is suspect. checkWithin is the part in which
+// a new connection must answer then: the result is known before the call fails.
+const (
+	suspectAfter = 3
+	checkWithin  = 2
+)
+
+// armLocked sets the timer of a job to the end of the time of its oldest caller, or before, to the moment when its node
+// is suspect.
 //
 // If that has passed, the process was paused, which is no outage of Redis: the reply may have come meanwhile,
 // or the script could not be sent. Then the job gets the same time again, one timeout at most.
@@ -26,6 +34,9 @@ func (j *job) armLocked(now time.Duration) {
 		j.extra += late + more
 	}
 	left := max(0, j.endLocked()-now)
+	if !j.suspected {
+		left = min(left, c.patience/suspectAfter)
+	}
 	timer, err := wheelentry.AfterFunc(c.wheel, left, j.timeUp)
 	if err != nil {
 		j.useRuntimeTimerLocked(left)
@@ -87,6 +98,11 @@ func (j *job) stopLocked() {
 func (j *job) expire() {
 	s := j.state
 	s.mu.Lock()
+	if j.suspectsLocked() {
+		s.mu.Unlock()
+		s.client.breakers.suspect(s)
+		return
+	}
 	overdue, over, asked := j.overdueLocked()
 	s.mu.Unlock()
 	if !over && len(overdue) == 0 {
@@ -105,6 +121,17 @@ func (j *job) expire() {
 	}
 	s.mu.Unlock()
 	s.send(next)
+}
+
+// suspectsLocked reports whether the node is suspect for the first time before the end of the job.
+func (j *job) suspectsLocked() bool {
+	now := j.state.client.now()
+	if j.suspected || j.stage != queued && j.stage != sent || now >= j.endLocked() {
+		return false
+	}
+	j.suspected = true
+	j.armLocked(now)
+	return true
 }
 
 // overdueLocked removes the overdue calls from the job. It reports whether the job is over, and whether Redis

@@ -52,18 +52,19 @@ type job struct {
 	returns bool
 
 	// The mu of the state guards the rest.
-	stage    stage
-	left     bool // the one caller has left
-	followed bool // the other scope was tried
-	repeated bool // Redis has asked for a repetition of the call
-	refused  bool // the call has failed, and was certainly not executed
-	kept     bool // what it was to give back was kept for another job
-	sentAt   time.Time
-	since    time.Duration // when the oldest caller came
-	extra    time.Duration // extension of the timeout, because the process was paused
-	granted  time.Duration // the part of extra that began after the pause
-	timer    wheel.Timer
-	backup   *time.Timer // in place of timer if the wheel is stopped or full
+	stage     stage
+	left      bool // the one caller has left
+	followed  bool // the other scope was tried
+	repeated  bool // the call is to be repeated
+	suspected bool // the node became suspect
+	refused   bool // the call has failed, and was certainly not executed
+	kept      bool // what it was to give back was kept for another job
+	sentAt    time.Time
+	since     time.Duration // when the oldest caller came
+	extra     time.Duration // extension of the timeout, because the process was paused
+	granted   time.Duration // the part of extra that began after the pause
+	timer     wheel.Timer
+	backup    *time.Timer // in place of timer if the wheel is stopped or full
 }
 
 // newJobLocked returns a job, or nil if the Client is closed. The job counts as an operation of the Client
@@ -94,7 +95,7 @@ func (j *job) over() {
 // send sends a job, unless it is nil.
 func (s *keyState) send(j *job) {
 	if j != nil {
-		s.client.sender.Send(&j.call, j, s.algorithm.route(s.id.key))
+		s.client.sender.Send(&j.call, j, s.route())
 	}
 }
 
@@ -102,7 +103,7 @@ func (s *keyState) send(j *job) {
 // by the timeout and nothing else can end the wait.
 func (s *keyState) sendFor(ctx context.Context, j *job) {
 	if j != nil && s.client.bounded && ctx.Done() == nil {
-		s.client.sender.SendHere(&j.call, j, s.algorithm.route(s.id.key))
+		s.client.sender.SendHere(&j.call, j, s.route())
 		return
 	}
 	s.send(j)
@@ -191,7 +192,8 @@ func (j *job) takeLocked(most int) {
 	}
 }
 
-// Wanted implements calls.Caller. Only a call that a cluster refused while its slot migrates is repeated.
+// Wanted implements calls.Caller. Only two kinds of calls are repeated: those that a cluster refused while its slot
+// migrates, and, once, those whose connection failed while the node is well.
 func (j *job) Wanted() bool {
 	s := j.state
 	s.mu.Lock()
@@ -200,18 +202,24 @@ func (j *job) Wanted() bool {
 	return j.stage == sent && !j.left
 }
 
+// Question implements calls.Asker.
+func (j *job) Question() redisconn.Question { return j.state.question() }
+
+// Repeats implements calls.Asker. A charge may be made twice, a return may not.
+func (j *job) Repeats(sent bool) bool {
+	s := j.state
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !sent || len(j.back) == 0
+}
+
 // Apply implements calls.Caller.
 func (j *job) Apply(r redisconn.Reply) {
 	s, c := j.state, j.state.client
 	at := reading{sent: c.since(r.SentAt), got: c.now()}
 	c.monitor.took.Add(at.got - at.sent)
-	err := r.Err()
-	switch {
-	case err == nil:
-	case j.follows(err):
+	if err := r.Err(); err != nil && j.follows(err) {
 		s.send(j)
-		return
-	case cut(err) && c.logins.check(s, err, func(err error) { r.Cmd = calls.Failed(err); j.finish(&r, at) }):
 		return
 	}
 	j.finish(&r, at)

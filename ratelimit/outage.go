@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -9,8 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -21,6 +22,9 @@ const (
 	// together is the maximum time between the sending of two calls that count as one failure. They fail for
 	// the same reason: they are of one batch, or of two batches in flight.
 	together = 20 * time.Millisecond
+
+	// probeTimeout bounds each step of a probe.
+	probeTimeout = time.Second
 
 	// forgetAfter is the time after which a failure without enough further failures no longer counts.
 	forgetAfter = time.Minute
@@ -64,11 +68,12 @@ type breaker struct {
 	since    time.Time // when down began
 	cause    error     // cause of the last failure
 	failed   *keyState // the key of the last failure
+	proven   time.Time // when a check last found the node well
 	timer    wheel.Timer
 }
 
 func (b *breakers) nodeOf(s *keyState) node {
-	addr, known := redisconn.NodeAddr(b.client.base, s.algorithm.route(s.id.key))
+	addr, known := redisconn.NodeAddr(b.client.base, s.route())
 	return node{addr, known}
 }
 
@@ -98,14 +103,60 @@ func (b *breakers) heard(s *keyState, err error, sentAt time.Time) {
 	n := b.nodeOf(s)
 	b.mu.Lock()
 	br := b.ofLocked(n)
-	opens := br.countLocked(s, cause(err), sentAt)
+	br.countLocked(s, cause(err), sentAt)
+	began, checking := b.client.sender.LastCheck(s.route())
+	checking = checking && b.client.wheel.Now().Sub(began) < b.client.timeout
+	opens := !checking && br.opensLocked()
 	b.mu.Unlock()
 	if opens {
-		name := b.client.nodeName(n)
-		b.client.logger.Warn("ratelimit: Redis is down, the policy decides", "node", name, "error", err)
-		b.client.tellOutage(b.client.monitor.hooks.Down, Event{Err: err, Node: name})
-		br.arm()
+		br.opened()
 	}
+}
+
+// opened tells of a breaker that has opened, and schedules its first probe.
+func (br *breaker) opened() {
+	c := br.of.client
+	br.of.mu.Lock()
+	err := unavailable(br.cause)
+	br.of.mu.Unlock()
+	name := c.nodeName(br.node)
+	c.logger.Warn("ratelimit: Redis is down, the policy decides", "node", name, "error", err)
+	c.tellOutage(c.monitor.hooks.Down, Event{Err: err, Node: name})
+	br.arm()
+}
+
+// checked records the result of a check of a node. If the node is well, failures of calls that were sent before do
+// not count: they had bad connections. Otherwise a breaker opens that has waited for the result.
+func (b *breakers) checked(addr string, known bool, err error) {
+	n := node{addr, known}
+	b.mu.Lock()
+	br := b.all[n]
+	opens := false
+	switch {
+	case err == nil:
+		br = b.ofLocked(n)
+		br.proven = b.client.wheel.Now()
+		if !br.down {
+			br.failures = 0
+		}
+	case br != nil && redisconn.IsUnavailable(err):
+		opens = br.opensLocked()
+	}
+	b.mu.Unlock()
+	if opens {
+		br.opened()
+	}
+}
+
+// suspect checks the node of a key, of which an answer is overdue. It does so before the timeout, so that the breaker
+// of a node that hangs opens without delay, and that of a node that is well stays closed.
+func (b *breakers) suspect(s *keyState) {
+	sender := b.client.sender
+	last, checking := sender.LastCheck(s.route())
+	if checking || !last.IsZero() && b.client.wheel.Now().Sub(last) < defaultProbe {
+		return
+	}
+	sender.Check(s.route(), s.question(), errTimeout, b.client.patience/checkWithin, func(error) {})
 }
 
 // answered records that a node has answered a call. If the call was sent after the last failure, the failures
@@ -116,6 +167,8 @@ func (b *breakers) answered(n node, sentAt time.Time) {
 	br := b.all[n]
 	switch {
 	case br == nil, br.down, !sentAt.After(br.heard):
+	case b.client.wheel.Now().Sub(br.proven) < b.client.timeout: // calls that were sent before may fail yet
+		br.well = sentAt
 	case br.isWell() && !br.well.Equal(sentAt): // so the whole previous batch was answered
 		b.dropLocked(br)
 	default:
@@ -151,23 +204,30 @@ func (b *breakers) dropLocked(br *breaker) {
 	b.some.Store(len(b.all) > 0)
 }
 
-// countLocked counts a failure, and reports whether the breaker opens.
-func (br *breaker) countLocked(s *keyState, cause error, sentAt time.Time) bool {
+// countLocked counts a failure.
+func (br *breaker) countLocked(s *keyState, cause error, sentAt time.Time) {
 	b := br.of
 	br.cause, br.failed, b.last = cause, s, cause
 	if br.failures > 0 && sentAt.Before(br.heard) && sentAt.Sub(br.sentAt) < together {
-		return false
+		return
+	}
+	b.client.monitor.failures.Add(1)
+	if sentAt.Before(br.proven) {
+		return
 	}
 	if br.isWell() && !br.well.Equal(sentAt) {
 		br.failures = 0
 	}
 	br.failures++
 	br.heard, br.sentAt = b.client.wheel.Now(), sentAt
-	b.client.monitor.failures.Add(1)
-	if br.down || br.failures < b.threshold {
+}
+
+// opensLocked opens the breaker if enough calls have failed. It reports whether it did.
+func (br *breaker) opensLocked() bool {
+	if br.down || br.failures < br.of.threshold {
 		return false
 	}
-	br.down, br.since = true, b.client.wheel.Now()
+	br.down, br.since = true, br.of.client.wheel.Now()
 	return true
 }
 
@@ -212,57 +272,48 @@ func (br *breaker) armed() bool {
 func (br *breaker) try() {
 	b := br.of
 	b.mu.Lock()
-	s := br.failed
+	s, cause := br.failed, br.cause
 	b.mu.Unlock()
 	if b.nodeOf(s) != br.node {
 		br.up()
 		return
 	}
-	c := b.client
-	if c.enter() != nil {
-		return
-	}
-	defer c.leave()
-	p := &probe{breaker: br, state: s}
-	c.sender.SendAlone(&p.call, p, s.algorithm.route(s.id.key))
+	b.client.sender.Check(s.route(), s.question(), cause, probeTimeout, br.probed)
 }
 
-// probe is the script of a failed decision, without requests: it charges nothing and writes the state of the
-// key back as it is. So it needs only the rights of decisions, and fails where they would. It implements
-// calls.Caller.
-type probe struct {
-	breaker  *breaker
-	state    *keyState
-	call     calls.Job
-	followed bool
-}
-
-func (p *probe) Build() (calls.Call, bool) {
-	return calls.Call{Call: p.state.algorithm.encode(p.state.id.key, &ask{})}, true
-}
-
-func (p *probe) Wanted() bool { return false }
-
-// Apply closes the breaker after any answer other than an outage. LocalShare keeps its counts, so that a
-// breaker that opens again within the period grants no second share.
-func (p *probe) Apply(r redisconn.Reply) {
-	br, s := p.breaker, p.state
+// probed closes the breaker unless a probe has found an outage. LocalShare keeps its counts, so that a breaker that
+// opens again within the period grants no second share.
+func (br *breaker) probed(err error) {
 	b := br.of
-	err := r.Err()
-	switch {
-	case !p.followed && s.algorithm.follow(err):
-		p.followed = true
-		b.client.sender.SendAlone(&p.call, p, s.algorithm.route(s.id.key))
-	case redisconn.IsUnavailable(err) && !redisconn.Migrating(err):
+	if err != nil && redisconn.IsUnavailable(err) {
 		b.mu.Lock()
 		br.cause, b.last = err, err
 		b.mu.Unlock()
 		br.arm()
-	default:
-		br.up()
-		b.client.logger.Info("ratelimit: Redis is back", "node", b.client.nodeName(br.node))
+		return
+	}
+	br.up()
+	b.client.logger.Info("ratelimit: Redis is back", "node", b.client.nodeName(br.node))
+}
+
+// question is the script of decisions on the key, without requests: it charges nothing and writes the state of the
+// key back as it is. So it needs only the rights of decisions, and fails where they would.
+func (s *keyState) question() redisconn.Question {
+	return func(ctx context.Context, c scripts.Client) error {
+		ask := func() error {
+			call := s.algorithm.encode(s.id.key, &ask{})
+			return call.Script.RunOnce(ctx, c, call.Keys, call.Args...).Err()
+		}
+		err := ask()
+		if s.algorithm.follow(err) {
+			err = ask()
+		}
+		return err
 	}
 }
+
+// route returns the Redis key that decides the node.
+func (s *keyState) route() string { return s.algorithm.route(s.id.key) }
 
 func (b *breakers) stop() {
 	b.mu.Lock()

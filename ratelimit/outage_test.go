@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
@@ -68,4 +69,22 @@ func TestLocalShare_AllowUpToNamesTheNextPermit(t *testing.T) {
 			require.LessOrEqual(t, r.RetryAfter, 6*time.Minute)
 		}
 	})
+}
+
+// New connections are answered, but the pool has none for the limiter: then no decision waits for its timeout.
+func TestBreaker_OpensWhileThePoolIsExhausted(t *testing.T) {
+	redistest.SkipIfShort(t)
+	t.Parallel()
+	rdb := redistest.Shared(t).Client(t, func(o *redis.Options) { o.PoolSize, o.PipelinePoolSize = 1, -1 })
+	c := newClient(t, rdb, ratelimit.WithTimeout(100*time.Millisecond), ratelimit.WithBreaker(2, 10*time.Millisecond))
+	k, name := c.Limiter("k", ratelimit.PerHour(100)), redistest.Name(t)
+	held := rdb.Conn()
+	require.NoError(t, held.Ping(t.Context()).Err())
+	redistest.Poll(t, func() bool {
+		_, err := k.Allow(t.Context(), name)
+		require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+		return c.Stats().Down
+	})
+	require.NoError(t, held.Close())
+	redistest.Poll(t, func() bool { return second(k.Allow(t.Context(), name)) == nil })
 }

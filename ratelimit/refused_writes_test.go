@@ -1,8 +1,10 @@
 package ratelimit_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -98,15 +100,17 @@ func ofKey(k *ratelimit.Limiter) (allow, peek func(context.Context) (ratelimit.R
 type refusedClient struct {
 	client          *ratelimit.Client
 	allow, peek     func(context.Context) (ratelimit.Result, error)
-	trips           counter
+	trips           atomic.Int64 // scripts
 	ups             atomic.Int64
 	byRedis, shared int64 // permits granted
 }
 
-func newRefusedClient(t *testing.T, rdb *redis.Client, limiter string, policy ratelimit.Policy) *refusedClient {
+func newRefusedClient(
+	t *testing.T, server *redistest.Server, limiter string, policy ratelimit.Policy, opts ...func(*redis.Options),
+) *refusedClient {
 	t.Helper()
 	c := &refusedClient{}
-	rdb.AddHook(&c.trips)
+	rdb := server.Client(t, append(opts, func(o *redis.Options) { o.Dialer = c.dialer(o.Dialer) })...)
 	c.client = newClient(t, rdb, ratelimit.WithPolicy(policy), ratelimit.WithBreaker(2, 5*time.Millisecond),
 		ratelimit.WithHooks(ratelimit.Hooks{Up: func(ratelimit.Event) { c.ups.Add(1) }}))
 	c.allow, c.peek = sharedLimiters[limiter](t, c.client)
@@ -115,12 +119,41 @@ func newRefusedClient(t *testing.T, rdb *redis.Client, limiter string, policy ra
 	return c
 }
 
+// dialer counts the scripts on the connections of dial: hooks do not see probes.
+func (c *refusedClient) dialer(
+	dial func(ctx context.Context, network, addr string) (net.Conn, error),
+) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		return &editedConn{Conn: conn, edit: func(p []byte) []byte {
+			if bytes.Contains(p, []byte("eval")) {
+				c.trips.Add(1)
+			}
+			return p
+		}}, err
+	}
+}
+
+// editedConn edits what a client sends, one call a write.
+type editedConn struct {
+	net.Conn
+	edit func([]byte) []byte
+}
+
+func (c *editedConn) Write(p []byte) (int, error) {
+	_, err := c.Conn.Write(c.edit(p))
+	return len(p), err
+}
+
 // call asks for permits, and counts those granted, until so many commands were sent. While the circuit is open those
 // are probes.
 func (c *refusedClient) call(t *testing.T, commands int64) {
 	t.Helper()
 	w := newWheel(t)
-	for until := c.trips.n.Load() + commands; c.trips.n.Load() < until; {
+	for until := c.trips.Load() + commands; c.trips.Load() < until; {
 		r, err := c.allow(t.Context())
 		switch {
 		case err != nil:
@@ -156,7 +189,7 @@ func TestBreaker_StaysOpenWhileRedisRefusesWrites(t *testing.T) {
 					server := redistest.Start(t)
 					admin := server.Client(t)
 					refuse := func(refuse bool) { refusal(t, server, admin, refuse) }
-					c := newRefusedClient(t, server.Client(t), limiter, ratelimit.LocalShare(10))
+					c := newRefusedClient(t, server, limiter, ratelimit.LocalShare(10))
 					before, share := state(t, admin), int64(10)
 					for range 3 {
 						refuse(true)
@@ -202,8 +235,8 @@ func TestLocalShare_IsGrantedOnceWhileTheCircuitFlaps(t *testing.T) {
 	admin := server.Client(t)
 	clients := map[string]*refusedClient{}
 	for limiter := range sharedLimiters {
-		rdb := server.Client(t, func(o *redis.Options) { o.DB = len(clients) })
-		clients[limiter] = newRefusedClient(t, rdb, limiter, ratelimit.LocalShare(10))
+		db := func(o *redis.Options) { o.DB = len(clients) }
+		clients[limiter] = newRefusedClient(t, server, limiter, ratelimit.LocalShare(10), db)
 	}
 	var flaps, calls sync.WaitGroup
 	over, stop := context.WithCancel(t.Context())
@@ -239,7 +272,7 @@ func TestBreaker_StaysOpenUnderEveryPolicy(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
 			admin := server.Client(t)
-			c := newRefusedClient(t, server.Client(t), "GCRA", policy)
+			c := newRefusedClient(t, server, "GCRA", policy)
 			writeRefusals["OOM"](t, server, admin, true)
 			c.call(t, 20)
 			require.Zero(t, c.ups.Load())
@@ -258,7 +291,7 @@ func TestBreaker_ARightThatIsMissingIsNoOutage(t *testing.T) {
 	for limiter := range sharedLimiters {
 		require.NoError(t, admin.FlushAll(t.Context()).Err())
 		login := server.User(t, "limited", "~*", "+@all")
-		c := newRefusedClient(t, server.Client(t, login), limiter, ratelimit.LocalShare(10))
+		c := newRefusedClient(t, server, limiter, ratelimit.LocalShare(10), login)
 		for range 3 {
 			writeRefusals["OOM"](t, server, admin, true)
 			c.call(t, 5)
@@ -277,35 +310,27 @@ func TestBreaker_ARightThatIsMissingIsNoOutage(t *testing.T) {
 	}
 }
 
-// readOnlyProbes answers probes of GCRA without a write.
-type readOnlyProbes struct{ answered atomic.Int64 }
-
-func (*readOnlyProbes) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (*readOnlyProbes) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (p *readOnlyProbes) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if args := cmd.Args(); len(args) == 9 && fmt.Sprint(args[8]) == "0" {
-			p.answered.Add(1)
-			return nil
-		}
-		return next(ctx, cmd)
-	}
-}
-
 // The check of the other tests finds a probe that writes nothing.
 func TestBreaker_AProbeThatWritesNothingIsFound(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	rdb, probes := server.Client(t), &readOnlyProbes{}
-	rdb.AddHook(probes)
-	c := newRefusedClient(t, rdb, "GCRA", ratelimit.LocalShare(10))
+	var probes atomic.Int64
+	withoutWrite := func(o *redis.Options) {
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			return &editedConn{Conn: conn, edit: func(p []byte) []byte {
+				if bytes.HasPrefix(p, []byte("*9\r\n")) && bytes.HasSuffix(p, []byte("\r\n$1\r\n0\r\n")) {
+					probes.Add(1)
+					return []byte("*1\r\n$4\r\nPING\r\n")
+				}
+				return p
+			}}, err
+		}
+	}
+	c := newRefusedClient(t, server, "GCRA", ratelimit.LocalShare(10), withoutWrite)
 	writeRefusals["OOM"](t, server, server.Client(t), true)
 	c.call(t, 20)
-	require.Positive(t, probes.answered.Load())
+	require.Positive(t, probes.Load())
 	require.Positive(t, c.ups.Load(), "the circuit closed although Redis refuses writes")
 	require.EqualValues(t, 10, c.shared, "even so, the share is granted once")
 }
@@ -319,8 +344,8 @@ func TestBreaker_ProbesWithThePrintedRights(t *testing.T) {
 	login := server.User(t, "limits", append(commands, "~*")...)
 	for limiter := range sharedLimiters {
 		require.NoError(t, admin.FlushAll(t.Context()).Err())
-		rdb := server.Client(t, login, func(o *redis.Options) { o.DisableIdentity = true })
-		c := newRefusedClient(t, rdb, limiter, ratelimit.LocalShare(10))
+		c := newRefusedClient(t, server, limiter, ratelimit.LocalShare(10), login,
+			func(o *redis.Options) { o.DisableIdentity = true })
 		writeRefusals["OOM"](t, server, admin, true)
 		c.call(t, 5)
 		writeRefusals["OOM"](t, server, admin, false)
@@ -364,8 +389,7 @@ func TestBreaker_ProbesTheDecisionThatFailed(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	admin, d := server.Client(t), &redistest.FaultDialer{}
-	rdb := server.Client(t, func(o *redis.Options) { o.Dialer = d.Dial })
-	c := newRefusedClient(t, rdb, "GCRA", ratelimit.LocalShare(10))
+	c := newRefusedClient(t, server, "GCRA", ratelimit.LocalShare(10), func(o *redis.Options) { o.Dialer = d.Dial })
 	k := c.client.Limiter("k", sharedLimit)
 	for i := range 40 {
 		require.NoError(t, admin.LPush(t.Context(), fmt.Sprintf("k:{%d}", 2*i), "another kind of key").Err())

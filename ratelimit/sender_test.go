@@ -19,7 +19,7 @@ import (
 func delayed(t *testing.T) (*ratelimit.Client, *redis.Client, *redistest.FaultDialer, *counter) {
 	t.Helper()
 	d, n := &redistest.FaultDialer{}, &counter{}
-	rdb := redistest.Shared(t).Client(t, func(o *redis.Options) { o.Dialer = d.Dial })
+	rdb := redistest.Shared(t).Client(t, func(o *redis.Options) { o.Dialer, o.DialerRetries = d.Dial, 1 })
 	rdb.AddHook(n)
 	c := newClient(t, rdb)
 	_, err := c.Limiter("warm", ratelimit.PerHour(1)).Allow(t.Context(), redistest.Name(t))
@@ -123,13 +123,16 @@ func TestSender_AServerThatForgotTheScriptIsTold(t *testing.T) {
 	})
 }
 
-// A pipeline whose reply is lost fails all its callers, charges them once, and is one failure to the breaker.
+// A pipeline whose reply is lost while new connections are refused fails all its callers, charges them once, and is one
+// failure to the breaker.
 func TestSender_ALostPipelineIsOneFailureAndChargesOnce(t *testing.T) {
 	t.Parallel()
 	const keys = 60
 	c, rdb, d, _ := delayed(t)
 	k, name := c.Limiter("k", ratelimit.PerHour(3)), redistest.Name(t)
 	lost := d.LoseReply(fmt.Sprintf("{%s%d}", name, keys/2), 1, redistest.Cut) // of the pipeline with that key
+	each(4, func(int) { rdb.BLPop(t.Context(), time.Second, name) })           // makes connections
+	d.Set(redistest.Refuse)
 	var failed atomic.Int64
 	each(keys, func(i int) {
 		if _, err := k.Allow(t.Context(), fmt.Sprint(name, i)); err != nil {
@@ -142,6 +145,7 @@ func TestSender_ALostPipelineIsOneFailureAndChargesOnce(t *testing.T) {
 	require.Positive(t, failed.Load())
 	require.Equal(t, int64(1), c.Stats().Failures)
 	require.False(t, c.Stats().Down)
+	d.Set(redistest.Pass)
 	d.Delay(0, 0)
 	for i := range keys {
 		require.Equal(t, int64(1), rdb.Exists(t.Context(), fmt.Sprintf("k:{%s%d}", name, i)).Val())

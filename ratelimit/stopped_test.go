@@ -31,7 +31,7 @@ func TestBreaker_AsksRedisAgainWhenTheWheelIsStopped(t *testing.T) {
 	r, err := k.Allow(t.Context(), "k")
 	require.NoError(t, err)
 	require.Equal(t, ratelimit.SourceDegraded, r.Source)
-	require.True(t, c.Stats().Down)
+	redistest.Poll(t, func() bool { return c.Stats().Down }) // at the end of the check of the node
 	server.Resume()
 	stopWheel(t, w)
 	require.False(t, c.Stats().Down)

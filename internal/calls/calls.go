@@ -3,9 +3,13 @@
 //
 // Only the goroutines that send batches block: two for each node, and up to maxStalled more while Redis does not
 // answer. A call that waits for its batch or for its next try has no goroutine.
+//
+// A connection that failed is not the server: after such a failure the Sender checks the node over a new connection,
+// and if it answers, repeats the call once.
 package calls
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -33,6 +37,14 @@ type Caller interface {
 	Apply(r redisconn.Reply)
 }
 
+// Asker is a Caller with rules of its own for calls that failed because of their connection.
+type Asker interface {
+	// Question returns the question for the check of the node.
+	Question() redisconn.Question
+	// Repeats reports whether to repeat the call if the node is well; sent, if the failed copy may have executed.
+	Repeats(sent bool) bool
+}
+
 // Call is a script and its arguments. The script must be idempotent.
 type Call struct {
 	scripts.Call
@@ -51,13 +63,15 @@ type Call struct {
 
 // Job is a call from Send until Apply. The zero value is ready for Send.
 type Job struct {
-	caller Caller
-	line   *line
-	call   Call
-	built  bool
-	reply  redisconn.Reply
-	tries  int
-	since  time.Time // of the first try that found its slot migrating
+	caller  Caller
+	key     string
+	line    *line
+	call    Call
+	built   bool
+	reply   redisconn.Reply
+	tries   int
+	checked bool      // the node was checked after a failure of the connection
+	since   time.Time // of the first try that found its slot migrating
 }
 
 // Config configures a Sender. Retries, Timeout and Prepare are optional.
@@ -76,6 +90,11 @@ type Config struct {
 	// Prepare, if not nil, runs before the calls of a batch are built. It may block for a round trip.
 	Prepare func()
 
+	// CheckTimeout bounds each of the three steps of a check that follows a failed call; 0 means 250 ms.
+	CheckTimeout time.Duration
+	// Checked, if not nil, receives the result of each check, before those who wait for it. The arguments addr and
+	// known are those of redisconn.NodeAddr. It must not block.
+	Checked func(addr string, known bool, err error)
 	// NoBatches sends each call in a round trip of its own, so calls share no scripts either.
 	NoBatches bool
 
@@ -96,18 +115,18 @@ func New(cfg Config) *Sender {
 }
 
 // Send queues the call of c for the node of key. It does not block.
-func (s *Sender) Send(j *Job, c Caller, key string) { s.send(j, c, s.line(key), false) }
+func (s *Sender) Send(j *Job, c Caller, key string) { s.send(j, c, key, s.line(key), false) }
 
 // SendHere is Send for a user whose context cannot end. If a batch can be sent at once, SendHere sends it on the
 // goroutine of the user, which saves two goroutine switches, and returns after the reply.
-func (s *Sender) SendHere(j *Job, c Caller, key string) { s.send(j, c, s.line(key), true) }
+func (s *Sender) SendHere(j *Job, c Caller, key string) { s.send(j, c, key, s.line(key), true) }
 
 // SendAlone is Send for a call with Call.Send. Such calls share no batches.
-func (s *Sender) SendAlone(j *Job, c Caller, key string) { s.send(j, c, s.aloneLine(key), false) }
+func (s *Sender) SendAlone(j *Job, c Caller, key string) { s.send(j, c, key, s.aloneLine(key), false) }
 
-func (s *Sender) send(j *Job, c Caller, l *line, here bool) {
+func (s *Sender) send(j *Job, c Caller, key string, l *line, here bool) {
 	s.Gate.EnterInside()
-	*j = Job{caller: c, line: l}
+	*j = Job{caller: c, key: key, line: l}
 	l.add(j, here)
 }
 
@@ -129,18 +148,74 @@ func (j *Job) build() bool {
 
 // answered handles the result of a try: it schedules the next try or ends the job.
 func (j *Job) answered() {
+	err := j.reply.Err()
+	if err == nil {
+		j.over()
+		return
+	}
+	j.reply.Ambiguous = j.reply.Ambiguous || redisconn.MayHaveExecuted(err)
+	if !j.check(err) {
+		j.failed(err)
+	}
+}
+
+// failed schedules the next try after a failure, or ends the job.
+func (j *Job) failed(err error) {
 	s := j.line.sender
-	if err := j.reply.Err(); err != nil {
-		j.reply.Ambiguous = j.reply.Ambiguous || redisconn.MayHaveExecuted(err)
-		if most, again := j.again(err); again {
-			redisconn.Reload(s.Base)
-			longest := min(8*time.Millisecond<<min(j.tries-1, 6), most)
-			if _, err := wheelentry.AfterFuncAnyway(s.Wheel, longest/2+rand.N(longest/2), j.resume); err == nil {
-				return
-			}
+	if most, again := j.again(err); again {
+		redisconn.Reload(s.Base)
+		longest := min(8*time.Millisecond<<min(j.tries-1, 6), most)
+		if _, err := wheelentry.AfterFuncAnyway(s.Wheel, longest/2+rand.N(longest/2), j.resume); err == nil {
+			return
 		}
 	}
 	j.over()
+}
+
+// check checks the node if a call failed because of its connection, once for each job, unless it was checked while the
+// call was in flight. It reports whether the job goes on.
+func (j *Job) check(err error) bool {
+	s := j.line.sender
+	if j.checked || !redisconn.OfConnection(err) {
+		return false
+	}
+	j.checked = true
+	if found, known := s.line(j.key).foundSince(j.reply.SentAt); known {
+		j.goOn(err, found)
+		return true
+	}
+	key := j.key
+	if len(j.call.Keys) > 0 {
+		key = j.call.Keys[0] // a name may be outside the rights
+	}
+	ask := redisconn.WriteQuestion(key)
+	if asker, ok := j.caller.(Asker); ok {
+		ask = asker.Question()
+	}
+	limit := cmp.Or(s.CheckTimeout, defaultCheck)
+	return s.Check(j.key, ask, err, limit, func(found error) { j.goOn(err, found) })
+}
+
+const defaultCheck = 250 * time.Millisecond
+
+// goOn continues a job after a check. If the node is well, the call is repeated at once; if Retries is 0, only if it was
+// not executed. If the node refuses the client, that is the reply.
+func (j *Job) goOn(err, found error) {
+	repeats := j.line.sender.Retries > 0 || !j.reply.Ambiguous
+	if asker, ok := j.caller.(Asker); ok {
+		repeats = asker.Repeats(j.reply.Ambiguous)
+	}
+	switch {
+	case found == nil && !repeats:
+		j.over()
+	case found == nil:
+		j.resume(nil)
+	case redisconn.IsMisconfigured(found), redisconn.IsLoginRefused(found):
+		j.reply.Cmd = Failed(found)
+		j.over()
+	default:
+		j.failed(err)
+	}
 }
 
 const (

@@ -46,6 +46,7 @@ const (
 // joins the next batch. So few calls have a low latency, and many calls a low cost.
 type line struct {
 	sender *Sender
+	route  route
 	width  int
 	most   int // maximum number of calls in a batch
 
@@ -58,12 +59,18 @@ type line struct {
 	checks    bool // a check is scheduled
 	stopCheck func() bool
 	came      uint64 // number of calls since the line was made
+	era       int    // number of times that flights were forgotten
+
+	health    *healthCheck // in progress
+	checkedAt time.Time    // when the last health check began
+	found     error        // result of the last health check
 }
 
 // flight is a goroutine that sends one batch after another.
 type flight struct {
 	sentAt  time.Time
 	stalled bool // another flight may have taken its place
+	era     int  // of the line, when the flight stalled
 }
 
 // add queues a job. If here is true and the job can be sent at once, the calling goroutine sends it.
@@ -125,6 +132,7 @@ func (l *line) replaceStalledLocked() {
 	l.flights = slices.DeleteFunc(l.flights, func(f *flight) bool {
 		f.stalled = now.Sub(f.sentAt) >= stalledAfter && l.stalled < maxStalled
 		if f.stalled {
+			f.era = l.era
 			l.stalled++
 		}
 		return f.stalled
@@ -133,6 +141,15 @@ func (l *line) replaceStalledLocked() {
 		f := l.beginLocked()
 		l.sender.Workers.Go(func() { l.fly(f) })
 	}
+}
+
+// forgetStalled no longer counts the stalled flights: their connections are bad, and the node is well.
+func (l *line) forgetStalled() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.era++
+	l.stalled = 0
+	l.replaceStalledLocked()
 }
 
 // fly sends batches until no call is queued or the flight is stalled.
@@ -215,7 +232,9 @@ func (l *line) take(f *flight) []*Job {
 // endLocked ends a flight.
 func (l *line) endLocked(f *flight) {
 	if f.stalled {
-		l.stalled--
+		if f.era == l.era {
+			l.stalled--
+		}
 		f.stalled = false
 		return
 	}
@@ -404,7 +423,7 @@ func (s *Sender) lineOf(r route) *line {
 		if s.lines.all == nil {
 			s.lines.all = make(map[route]*line)
 		}
-		l = &line{sender: s, width: width, most: maxBatch}
+		l = &line{sender: s, route: r, width: width, most: maxBatch}
 		if r.alone || !r.known || s.NoBatches {
 			l.width, l.most = aloneWidth, 1
 		}

@@ -1,10 +1,12 @@
 package redisconn
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"reflect"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -37,16 +39,26 @@ func Base(rdb redis.UniversalClient) redis.UniversalClient {
 
 // Endless reports whether a call by the client may wait for its reply without end.
 func Endless(base redis.UniversalClient) bool {
+	timeout, known := ReadTimeout(base)
+	return known && timeout <= 0
+}
+
+// ReadTimeout returns how long a call by the client waits for its reply; without end if that is not positive. It is
+// not known for a client of another type.
+func ReadTimeout(base redis.UniversalClient) (timeout time.Duration, known bool) {
 	switch c := base.(type) {
 	case *redis.Client:
-		return c.Options().ReadTimeout <= 0
+		return c.Options().ReadTimeout, true
 	case *redis.ClusterClient:
-		return c.Options().ReadTimeout <= 0
+		return c.Options().ReadTimeout, true
 	case *redis.Ring:
-		return c.Options().ReadTimeout < 0 // 0 is the default there
+		return cmp.Or(c.Options().ReadTimeout, defaultReadTimeout), true
 	}
-	return false
+	return 0, false
 }
+
+// defaultReadTimeout stands for the 0 in the options of a Ring, whose shards set it.
+const defaultReadTimeout = 3 * time.Second
 
 // Retries returns how often the options of a client let a call be repeated.
 func Retries(rdb redis.UniversalClient) int {
