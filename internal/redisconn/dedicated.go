@@ -48,7 +48,8 @@ type serverID struct {
 	addr  string
 }
 
-// NewDedicated returns a Dedicated for a client. It dials nothing yet.
+// NewDedicated returns a Dedicated for a client. It dials nothing yet, and starts no goroutine, as a client of go-redis
+// may: a Dedicated that was not used needs no Close.
 func NewDedicated(rdb redis.UniversalClient, w *wheel.Wheel, poolSize int) *Dedicated {
 	d := &Dedicated{rdb: rdb, wheel: w, poolSize: poolSize, servers: make(map[serverID]*server)}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
@@ -63,7 +64,7 @@ func NewDedicated(rdb redis.UniversalClient, w *wheel.Wheel, poolSize int) *Dedi
 			d.whole = d.newCluster(c)
 		}
 	default:
-		d.whole = &server{dedicated: d, pool: &pool{client: rdb}}
+		d.whole = &server{dedicated: d, client: func() redis.UniversalClient { return rdb }}
 	}
 	return d
 }

@@ -55,6 +55,7 @@ func TestDedicated_HasSeparateConnections(t *testing.T) {
 	rdb.AddHook(countHook{&hooked})
 	d := redisconn.NewDedicated(rdb, redistest.Wheel(t), 2)
 	require.Zero(t, dials.Load(), "before the first call")
+	_ = redisconn.NewDedicated(rdb, redistest.Wheel(t), 2) // which leaves nothing behind without Close
 	for range 3 {
 		require.Equal(t, []error{nil}, acquire(t, d, redistest.Name(t)))
 	}

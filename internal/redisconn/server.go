@@ -19,12 +19,13 @@ import (
 // and the old pool is closed when its calls have ended.
 type server struct {
 	dedicated *Dedicated
-	open      func() (*pool, error) // makes a pool; nil if the pool is never replaced
-	cluster   bool                  // the pool is replaced only after a failure
-	opening   query                 // of open
+	client    func() redis.UniversalClient // makes a client, which dials nothing yet
+	open      func() (*pool, error)        // makes a pool that is ready; nil if the pool is never replaced
+	cluster   bool                         // the pool is replaced only after a failure
+	opening   query                        // of open
 
 	mu     sync.Mutex
-	pool   *pool
+	pool   *pool          // nil before the first call
 	old    map[*pool]bool // replaced pools with calls in flight
 	closed bool
 }
@@ -32,7 +33,7 @@ type server struct {
 // pool is a redis client. server.mu guards its fields, which have no meaning for a client that is not replaced.
 type pool struct {
 	client redis.UniversalClient
-	since  time.Time // before its first connection was made; zero before its first call
+	since  time.Time // before its first connection was made
 	calls  int       // in flight
 }
 
@@ -47,8 +48,12 @@ func (d *Dedicated) newServer(opt redis.Options) *server {
 	}
 	return &server{
 		dedicated: d, opening: query{dedicated: d},
-		pool: &pool{client: redis.NewClient(&opt)}, old: make(map[*pool]bool),
+		client: func() redis.UniversalClient {
+			opt := opt // NewClient changes it
+			return redis.NewClient(&opt)
+		},
 		open: func() (*pool, error) { return d.connect(opt) },
+		old:  make(map[*pool]bool),
 	}
 }
 
@@ -82,19 +87,18 @@ func (d *Dedicated) newCluster(c *redis.ClusterClient) *server {
 	opt.ContextTimeoutEnabled = true
 	opt.PoolSize, opt.MinIdleConns, opt.MaxActiveConns = d.poolSize, 0, 0
 	opt.PipelinePoolSize = -1 // pipelines are all there is
-	open := func() (*pool, error) {
+	client := func() redis.UniversalClient {
 		opt := opt // NewClusterClient changes it
-		return &pool{client: redis.NewClusterClient(&opt), since: d.wheel.Now()}, nil
+		return redis.NewClusterClient(&opt)
 	}
-	s := &server{dedicated: d, cluster: true, open: open, old: make(map[*pool]bool)}
-	s.pool, _ = open()
-	return s
+	open := func() (*pool, error) { return &pool{client: client(), since: d.wheel.Now()}, nil }
+	return &server{dedicated: d, cluster: true, client: client, open: open, old: make(map[*pool]bool)}
 }
 
 // run sends calls in a batch. Calls that fail although the server may be well are sent again over new connections.
 func (s *server) run(ctx context.Context, maxAge time.Duration, calls []scripts.Call) []*redis.Cmd {
 	if s.open == nil {
-		return scripts.RunBatch(ctx, s.pool.client, calls)
+		return scripts.RunBatch(ctx, s.client(), calls)
 	}
 	p := s.enter(ctx, maxAge)
 	cmds := s.send(ctx, p, calls)
@@ -139,8 +143,11 @@ func misled(err error) bool {
 func (s *server) enter(ctx context.Context, maxAge time.Duration) *pool {
 	now := s.dedicated.wheel.Now()
 	s.mu.Lock()
-	if s.pool.since.IsZero() {
-		s.pool.since = now
+	if s.pool == nil {
+		s.pool = &pool{client: s.client(), since: now}
+		if s.closed {
+			_ = s.pool.client.Close()
+		}
 	}
 	p := s.pool
 	s.mu.Unlock()
@@ -218,7 +225,10 @@ func (s *server) close() error {
 		return nil
 	}
 	s.closed = true
-	errs := []error{s.pool.client.Close()}
+	var errs []error
+	if s.pool != nil {
+		errs = append(errs, s.pool.client.Close())
+	}
 	for p := range s.old {
 		errs = append(errs, p.client.Close())
 	}
