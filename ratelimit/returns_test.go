@@ -141,7 +141,7 @@ func TestReservation_AReturnWhoseRefusalCameLateCanBeRepeated(t *testing.T) {
 			settled := make(chan error, 1)
 			go func() { settled <- r.Settle(ctx, 10) }()
 			redistest.Poll(t, func() bool { return c.d.Effects() > dials })
-			if leaves == context.Canceled {
+			if errors.Is(leaves, context.Canceled) {
 				cancel()
 			} else {
 				mock.Add(patience)

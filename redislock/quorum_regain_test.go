@@ -306,7 +306,9 @@ func TestQuorum_RegainsNothingWithoutAValidMajority(t *testing.T) {
 	})
 	require.NoError(t, err)
 	<-still
-	_ = <-extended // a majority does not answer
+	if err := <-extended; err != nil { // one of the others may have answered in time, or not
+		t.Log(err)
+	}
 	require.Greater(t, last.PTTL(t.Context(), name).Val(), 2*safeLease)
 	require.NoError(t, l.Err())
 	poll(t, func() bool { return !l.Valid() }) // the part of the server that hangs is over

@@ -180,7 +180,7 @@ func (j *Job) check(err error) bool {
 		return false
 	}
 	j.checked = true
-	if found, known := s.line(j.key).foundSince(j.reply.SentAt); known {
+	if known, found := s.line(j.key).foundSince(j.reply.SentAt); known {
 		j.goOn(err, found)
 		return true
 	}
@@ -198,8 +198,8 @@ func (j *Job) check(err error) bool {
 
 const defaultCheck = 250 * time.Millisecond
 
-// goOn continues a job after a check. If the node is well, the call is repeated at once; if Retries is 0, only if it was
-// not executed. If the node refuses the client, that is the reply.
+// goOn continues a job after a check. If the node is well, the call is repeated at once; if Retries is 0, only if it
+// was not executed. If the node refuses the client, that is the reply.
 func (j *Job) goOn(err, found error) {
 	repeats := j.line.sender.Retries > 0 || !j.reply.Ambiguous
 	if asker, ok := j.caller.(Asker); ok {

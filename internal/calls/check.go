@@ -61,10 +61,10 @@ func (s *Sender) LastCheck(key string) (began time.Time, inProgress bool) {
 }
 
 // foundSince returns the result of a check of the node that began after t and has ended.
-func (l *line) foundSince(t time.Time) (found error, known bool) {
+func (l *line) foundSince(t time.Time) (known bool, found error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.found, l.health == nil && l.checkedAt.After(t)
+	return l.health == nil && l.checkedAt.After(t), l.found
 }
 
 // runCheck runs a check. A hook of the redis client may panic, or end the goroutine.

@@ -172,7 +172,8 @@ func (c *Client) judgeRing(r *cogwheel.Report) {
 		add(r, finding{
 			Level: warning, Subject: "topology",
 			Text: "a Ring takes the keys of a shard that does not answer to other shards, each process as its own " +
-				"connections tell: while processes disagree, and a third of the lease longer, " + c.Keeps + " may be held twice",
+				"connections tell: while processes disagree, and a third of the lease longer, " + c.Keeps +
+				" may be held twice",
 			Advice: "use Sentinel or a cluster, or WithFencing",
 		})
 	}

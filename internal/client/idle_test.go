@@ -94,7 +94,7 @@ var spoiled = map[string]func(t *testing.T, p *idlePool){
 		p.addr.Store(promoted.Addr())
 		host, port, err := net.SplitHostPort(promoted.Addr())
 		require.NoError(t, err)
-		require.NoError(t, p.server.Client(t).SlaveOf(t.Context(), host, port).Err())
+		require.NoError(t, p.server.Client(t).ReplicaOf(t.Context(), host, port).Err())
 	},
 }
 

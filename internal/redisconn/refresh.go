@@ -57,7 +57,8 @@ func Refresh(
 		}
 	}
 	began := w.Now()
-	if err := within(limit, func(ctx context.Context, c *redis.Client) error { return askFresh(ctx, c, ask) }); err != nil {
+	fresh := func(ctx context.Context, c *redis.Client) error { return askFresh(ctx, c, ask) }
+	if err := within(limit, fresh); err != nil {
 		return err
 	}
 	took := min(max(w.Now().Sub(began), leastForIdle), limit)
