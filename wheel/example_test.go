@@ -89,7 +89,7 @@ func ExampleScheduleFunc() {
 	monthly := wheel.ScheduleFunc(func(prev time.Time) time.Time {
 		next := time.Date(prev.Year(), prev.Month(), 1, 6, 0, 0, 0, prev.Location())
 		if !next.After(prev) {
-			next = next.AddDate(0, 1, 0)
+			next = time.Date(prev.Year(), prev.Month()+1, 1, 6, 0, 0, 0, prev.Location())
 		}
 		return next
 	})

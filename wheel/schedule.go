@@ -31,8 +31,12 @@ func (f ScheduleFunc) Next(prev time.Time) time.Time { return f(prev) }
 // once for each instant, never before it, and f never overlaps itself.
 //
 // The entry ends when Next returns the zero Time. It also ends when Next panics, which is reported like a panic
-// of f, and when Next returns an instant that is not after its argument, which is logged as an error: f would
-// be called without a pause otherwise.
+// of f.
+//
+// A rule may stand still: for a time that a change of the clock skips, time.Date returns one before the change,
+// and Next may return its own argument. Schedule then asks Next for the instant after a later time, up to 32
+// days later, and logs a warning. If Next never returns an instant that is after its argument, the entry ends,
+// which is logged as an error: f would be called without a pause otherwise.
 //
 // A step of the wall clock affects instants that follow the wall clock. If it is set forward, or the machine
 // was suspended, f is called up to a minute late. If it is set back, the next firing waits until the clock
@@ -44,8 +48,8 @@ func (f ScheduleFunc) Next(prev time.Time) time.Time { return f(prev) }
 //
 // Schedule calls s.Next once on the caller's goroutine; a panic of that call goes on to the caller. Later calls
 // run where f runs. Schedule does not block otherwise. It returns a *cogwheel.InvalidError if s or f is nil or
-// an option is invalid, ErrNoNextTime if the first instant is the zero Time or not after now, ErrStopped, or
-// ErrTooManyPending; then nothing is scheduled.
+// an option is invalid, ErrNoNextTime if there is no instant after now, ErrStopped, or ErrTooManyPending; then
+// nothing is scheduled.
 func (w *Wheel) Schedule(s Schedule, f func(), opts ...RepeatOption) (Timer, error) {
 	if f == nil {
 		return Timer{}, errNilFunction
@@ -57,15 +61,15 @@ func (w *Wheel) Schedule(s Schedule, f func(), opts ...RepeatOption) (Timer, err
 	if err := invalid.Apply(argument, &j, opts, RepeatOption.apply); err != nil {
 		return Timer{}, err
 	}
-	wall := w.scheduler.time.wall()
-	first := s.Next(wall)
-	if first.IsZero() || !first.After(wall) {
+	rule := calendar{schedule: s, time: &w.scheduler.time, logger: w.scheduler.logger, jitter: j}
+	var ok bool
+	if rule.instant, ok = rule.instantAfter(w.scheduler.time.wall()); !ok {
 		return Timer{}, ErrNoNextTime
 	}
 	p := &struct {
 		recurring
 		calendar
-	}{recurring{f: f}, calendar{s, &w.scheduler.time, w.scheduler.logger, first, j}}
+	}{recurring{f: f}, rule}
 	p.rule = &p.calendar
 	p.draw()
 	now := w.scheduler.time.now()
@@ -107,24 +111,41 @@ func (c *calendar) next(now, due int64, moved bool) (deadline int64, ok bool) {
 	if moved {
 		prev = wall.Add(-time.Duration(now - due))
 	}
-	c.instant, ok = c.instantAfter(prev)
-	if ok && !c.instant.After(wall) {
-		c.instant, ok = c.instantAfter(wall)
+	next, ok := c.instantAfter(prev)
+	if ok && !next.After(wall) {
+		prev = wall
+		next, ok = c.instantAfter(prev)
 	}
+	if !ok && !next.IsZero() {
+		c.logger.Error("wheel: a schedule has ended, as its next instant is not after the last",
+			"next", next, "last", prev)
+	}
+	c.instant = next
 	c.draw()
 	return c.deadline(now), ok
 }
 
-// instantAfter returns the first instant of the schedule after prev, or false if there is none.
-func (c *calendar) instantAfter(prev time.Time) (time.Time, bool) {
-	next := c.schedule.Next(prev)
-	if next.IsZero() {
-		return next, false
+// maxStandstill is how long a rule may stand still: a rule by months may do so until the next month.
+const maxStandstill = 32 * 24 * time.Hour
+
+// instantAfter returns the first instant of the schedule after prev. It returns false if there is none, with the
+// instant at which the schedule stands still, if it does.
+func (c *calendar) instantAfter(prev time.Time) (next time.Time, ok bool) {
+	next = c.schedule.Next(prev)
+	if next.IsZero() || next.After(prev) {
+		return next, !next.IsZero()
 	}
-	if !next.After(prev) {
-		c.logger.Error("wheel: a schedule has ended, as its next instant is not after the last",
-			"next", next, "last", prev)
-		return next, false
+	step := time.Minute
+	for later := step; later <= maxStandstill; later += step {
+		if later >= 2*time.Hour { // a change of the clock is mostly over
+			step = time.Hour
+		}
+		from := prev.Add(later)
+		if goesOn := c.schedule.Next(from); goesOn.After(from) {
+			c.logger.Warn("wheel: a schedule stood still, and was asked for an instant after a later time",
+				"next", goesOn, "last", prev)
+			return goesOn, true
+		}
 	}
-	return next, true
+	return next, false
 }
