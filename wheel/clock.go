@@ -42,7 +42,11 @@ func (s *timeSource) now() int64 {
 	return int64(time.Since(s.origin))
 }
 
-func (s *timeSource) clocked() int64 { return int64(s.clock.Now().Sub(s.origin)) }
+// clocked is bounded as deadlines are: a Clock that starts at the zero time may be set to today. It stays before
+// maxDeadline, at which no entry fires.
+func (s *timeSource) clocked() int64 {
+	return min(max(int64(s.clock.Now().Sub(s.origin)), -maxDeadline), maxDeadline-1)
+}
 
 // until returns a channel that delivers at an instant, or nil if that has come. A test may move a Clock between
 // the reading and the call of After, which would then count from too late an instant: so the Clock is read

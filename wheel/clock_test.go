@@ -1,6 +1,7 @@
 package wheel_test
 
 import (
+	"math"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -115,6 +116,40 @@ func TestWheel_AClockThatIsMovedWhileTheWorkerGoesToSleep(t *testing.T) {
 			case <-time.After(10 * time.Second):
 				require.Fail(t, "the deadline was 30 minutes after the start, and 59 have passed")
 			}
+		})
+	}
+}
+
+// A mock often starts at the zero time and is set to today, which is further than an int64 of nanoseconds reaches.
+func TestWheel_AClockThatJumpsByMillenniaNeverFiresEarly(t *testing.T) {
+	t.Parallel()
+	today := time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
+	for name, jump := range map[string]struct{ from, to time.Time }{
+		"forward": {time.Time{}, today},
+		"back":    {today, time.Time{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mock := clock.NewMock()
+			mock.Set(jump.from)
+			w := newWheel(t, wheel.WithClock(mock))
+			fired := make(chan struct{})
+			after(t, w, time.Minute, func() { close(fired) })
+			mock.Set(jump.to)
+			if jump.to.After(jump.from) {
+				<-fired // it is due
+			}
+			wakeups := w.Stats().Wakeups
+			var early counter
+			for _, d := range []time.Duration{time.Second, time.Hour, math.MaxInt64} {
+				after(t, w, d, early.inc)
+				every(t, w, d, early.inc)
+			}
+			for range 1000 {
+				runtime.Gosched()
+			}
+			require.Zero(t, early.Load())
+			require.Less(t, w.Stats().Wakeups-wakeups, int64(100), "the worker spins")
 		})
 	}
 }

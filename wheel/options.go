@@ -106,7 +106,8 @@ func WithExecutor(e Executor) Option {
 }
 
 // WithClock sets the wheel's source of time, for tests. The default is the monotonic system clock. Leases,
-// waits and limits that use the wheel are measured by it too; see Now.
+// waits and limits that use the wheel are measured by it too; see Now. The clock must stay within 146 years of
+// its time at New: to the wheel, it stands still beyond.
 func WithClock(clock Clock) Option {
 	return option(func(c *config) error {
 		if clock == nil {
