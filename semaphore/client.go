@@ -84,10 +84,10 @@ type Client struct {
 // pipelines. A call returns when its context ends; a command that is still in flight then ends after the
 // ReadTimeout of rdb. New refuses a client without a ReadTimeout.
 //
-// Renewals use a few additional connections with the options of rdb, so a busy pool does not delay them. While
-// permits are held, these are replaced each second with Sentinels, otherwise each third of the lease;
-// hooks of rdb do not see them. For a client of any other type New logs a warning, and its renewals use the
-// connections of rdb.
+// Renewals and releases in the background use a few additional connections with the options of rdb, so a busy
+// pool does not delay them. While permits are held, these are replaced each second with Sentinels, otherwise
+// each third of the lease; hooks of rdb do not see them. For a client of any other type New logs a warning, and
+// renewals and these releases use the connections of rdb.
 //
 // The caller must keep rdb open until Close has returned.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {

@@ -226,7 +226,7 @@ func (g *Grant) Release(ctx context.Context) error {
 	request := &releaseRequest{ids: g.ids}
 	release := func() error {
 		return awaitRelease(ctx, c, c.releaseQueue(g.fair), g.name, request, func(err error) error {
-			if err != nil && !redisconn.Permanent(err) || g.ambiguous {
+			if err != nil && !redisconn.WrongKind(err) || g.ambiguous {
 				g.releaseLater(0)
 			}
 			return releaseError(g.name, err)

@@ -277,9 +277,7 @@ func idsOf(batch []*waitqueue.Waiter[*releaseRequest]) (ids []string) {
 func (c *Client) buildPlainReleases(
 	name string, batch []*waitqueue.Waiter[*releaseRequest],
 ) (call calls.Call, again time.Duration, ok bool) {
-	k := keysOf(name, false)
-	args := appendIDs([]any{c.redis.Channels.Verb(), k.channel, 0, c.idleMillis}, idsOf(batch))
-	return calls.Call{Call: scripts.PermitRelease.Call([]string{k.permits, k.leases}, args...)}, 0, true
+	return calls.Call{Call: c.releaseCall(name, false, idsOf(batch))}, 0, true
 }
 
 // applyPlainReleases applies the reply to the call of buildPlainReleases.

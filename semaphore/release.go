@@ -18,8 +18,10 @@ import (
 // This file has the parts of releases that all kinds of semaphores share: the wait of a caller, and the
 // releases in the background, which have no caller.
 
-// releaseGrace is how long a release waits for its reply after the end of its context.
-const releaseGrace = time.Second
+const (
+	releaseGrace   = time.Second     // for the reply to a release, after the end of its context
+	releaseTimeout = 5 * time.Second // for a batch in the background
+)
 
 // awaitRelease queues a release and blocks until finish has returned its outcome, or until releaseGrace after
 // the end of ctx. Then the release continues without its caller. finish runs before Close returns.
@@ -90,17 +92,36 @@ func (c *Client) newCleanup() *cleanup.Queue[pendingRelease] {
 	})
 }
 
-// sendPendingReleases is the Send of the cleanup. Releases of one semaphore share scripts with those of
-// callers.
+// sendPendingReleases is the Send of the cleanup. It uses dedicated connections: a caller may have closed rdb, and
+// permits must not stay taken for that.
 func (c *Client) sendPendingReleases(
 	ctx context.Context, batch []pendingRelease, done func(i int, err error),
 ) {
-	for i, p := range batch {
-		request := &releaseRequest{ids: p.ids}
-		c.releaseQueue(p.fair).WaitFunc(ctx, p.name, request, func(_ *releaseRequest, err error) {
-			done(i, err)
-		})
+	c.gate.Workers.Go(func() { // a server that hangs delays no other batch
+		ctx, cancel := c.wheel.WithTimeout(ctx, releaseTimeout)
+		defer cancel()
+		releases := make([]scripts.Call, len(batch))
+		for i, p := range batch {
+			releases[i] = c.releaseCall(p.name, p.fair, p.ids)
+		}
+		for i, cmd := range c.redis.Dedicated.RunBatch(ctx, DefaultLease, releases) {
+			if p := batch[i]; p.fair && cmd.Err() == nil {
+				c.fair.Kick(p.name) // the script does not notify the process that runs it
+			}
+			done(i, cmd.Err())
+		}
+	})
+}
+
+// releaseCall returns the call that releases permits.
+func (c *Client) releaseCall(name string, fair bool, ids []string) scripts.Call {
+	if fair {
+		call, _, _ := c.fairStep(name, ids, nil)
+		return call.Call
 	}
+	k := keysOf(name, false)
+	args := appendIDs([]any{c.redis.Channels.Verb(), k.channel, 0, c.idleMillis}, ids)
+	return scripts.PermitRelease.Call([]string{k.permits, k.leases}, args...)
 }
 
 // releaseLater releases permits in the background after a delay. lease is how long they last without the
