@@ -61,19 +61,6 @@ func preloadFuncs(fs []func()) {
 	}
 }
 
-var defaultWheel = sync.OnceValue(func() *Wheel {
-	w, err := New()
-	if err != nil {
-		panic("wheel: default options refused: " + err.Error())
-	}
-	w.shared = true
-	return w
-})
-
-// Default returns the process-wide wheel, which the first call makes with default options. It cannot be
-// stopped.
-func Default() *Wheel { return defaultWheel() }
-
 // AfterFunc calls f once, at the earliest when d has passed, on the wheel's executor: by default no call of f
 // waits for another callback. If d is zero or less, f is called as soon as possible. AfterFunc does not block,
 // and allocates only when the wheel's memory has to grow.
