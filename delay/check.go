@@ -32,6 +32,7 @@ func (c *Client) Check(ctx context.Context, queues ...*Queue) (*cogwheel.Report,
 		return check.Run(ctx, &check.Client{
 			Package: "delay", Base: c.redis.Base, Needs: needs,
 			Channel: scripts.DelayChannel, Keeps: "tasks", Lease: lease,
+			Expires: "tokens and the records of calls, by which a repeated call has no effect (tasks have no expiry)",
 			Sharded: c.redis.Channels.Verb() == "SPUBLISH", Detects: c.redis.Channels.Detects(),
 		})
 	})

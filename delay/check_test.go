@@ -16,3 +16,15 @@ func TestClient_Check(t *testing.T) {
 	_, err = c.Check(t.Context())
 	require.NoError(t, err)
 }
+
+func TestClient_CheckSaysWhatAPolicyEvicts(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1gb").Err())
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory-policy", "volatile-lru").Err())
+	report, err := newClient(t, rdb).Check(t.Context())
+	require.NoError(t, err)
+	require.Contains(t, report.String(), "volatile-lru may evict tokens and the records of calls")
+	require.Contains(t, report.String(), "tasks have no expiry")
+}

@@ -56,9 +56,13 @@ func (c *Client) checked(semaphores []checkable) *check.Client {
 			needs[i].Keys, needs[i].Channels = nil, nil
 		}
 	}
+	expires := "tokens and the records of calls, by which a repeated call has no effect (permits have no expiry)"
+	if c.idleMillis > 0 {
+		expires = "permits"
+	}
 	return &check.Client{
 		Package: "semaphore", Base: c.redis.Base, Needs: needs,
-		Channel: scripts.SemChannel, Keeps: "permits", Lease: lease,
+		Channel: scripts.SemChannel, Keeps: "permits", Expires: expires, Lease: lease,
 		Sharded: c.redis.Channels.Verb() == "SPUBLISH", Detects: c.redis.Channels.Detects(),
 	}
 }

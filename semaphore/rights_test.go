@@ -60,3 +60,16 @@ func TestSemaphores_WithoutRightsToChannels(t *testing.T) {
 		})
 	}
 }
+
+func TestCheck_SaysWhatAPolicyEvicts(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1gb").Err())
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory-policy", "volatile-lru").Err())
+	report, err := newClient(t, rdb).Check(t.Context())
+	require.NoError(t, err)
+	require.Contains(t, report.String(), "volatile-lru may evict tokens and the records of calls")
+	report, err = newClient(t, rdb, semaphore.WithIdleExpiry(time.Hour)).Check(t.Context())
+	require.NoError(t, err)
+	require.Contains(t, report.String(), "volatile-lru may evict permits when")
+}

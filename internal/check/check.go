@@ -23,6 +23,7 @@ type Client struct {
 	Needs   []Needs
 	Channel func(name string) string // returns the channel of an object; nil if there are no channels
 	Keeps   string                   // the objects that Redis keeps for the client, for example "locks"
+	Expires string                   // what has keys with an expiry, of which policies volatile-* evict; "": Keeps
 	Lease   time.Duration            // the shortest known lease; 0 if there are no leases
 	Timeout time.Duration            // of decisions; 0 if there are no decisions
 

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -57,8 +58,7 @@ func (n *node) judgeMemory(info map[string]string) {
 	case most > 0 && policy != "noeviction":
 		n.found(finding{
 			Level: warning, Subject: "memory",
-			Text: fmt.Sprintf("maxmemory-policy %s may evict %s when memory is short, as their keys "+
-				"are like any others and expire", policy, n.client.Keeps),
+			Text:   fmt.Sprintf("maxmemory-policy %s may evict %s when memory is short", policy, n.client.evicted(policy)),
 			Advice: "CONFIG SET maxmemory-policy noeviction, or a server of its own for " + n.client.Keeps,
 		})
 	case most > 0 && used > 0.9*most:
@@ -72,6 +72,14 @@ func (n *node) judgeMemory(info map[string]string) {
 	default:
 		n.found(finding{Level: ok, Subject: "memory", Text: "no maxmemory: no key is evicted"})
 	}
+}
+
+// evicted returns what an eviction policy may evict.
+func (c *Client) evicted(policy string) string {
+	if strings.HasPrefix(policy, "volatile-") {
+		return cmp.Or(c.Expires, c.Keeps)
+	}
+	return c.Keeps
 }
 
 func (n *node) judgePersistence(info map[string]string) {

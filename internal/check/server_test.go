@@ -265,3 +265,17 @@ func TestRun_FailoverClusterClient(t *testing.T) {
 	require.NotContains(t, r.Rights, "+cluster|slots")
 	require.NotContains(t, r.Rights, "+pubsub|shardnumsub")
 }
+
+// A policy volatile-* evicts keys with an expiry alone, which the objects of a package need not have.
+func TestRun_EvictionOfKeysWithAnExpiry(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1gb").Err())
+	for policy, evicts := range map[string]string{"volatile-lru": "may evict tokens when", "allkeys-lru": "may evict tasks when"} {
+		require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory-policy", policy).Err())
+		client := newClient(rdb)
+		client.Keeps, client.Expires = "tasks", "tokens"
+		requireFinding(t, check.Run(t.Context(), client), cogwheel.LevelWarning, "memory", policy+" "+evicts)
+	}
+}
