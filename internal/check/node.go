@@ -72,6 +72,7 @@ func (n *node) check(ctx context.Context, wanted, keys, channels rights) {
 	n.judgeScripts(errs)
 	n.judgeWritable(ctx, errs, keys)
 	n.judgeKeys(ctx, keys)
+	n.judgeHooks(ctx, errs)
 	n.judgeChannels(ctx, wanted, channels)
 	n.tellClock(ctx)
 	info, err := n.rdb.Info(ctx).Result()
@@ -370,6 +371,34 @@ func (n *node) judgeKeys(ctx context.Context, keys rights) {
 	}
 	if len(keys) > 0 && len(lacks) == 0 {
 		n.found(finding{Level: ok, Subject: "keys", Text: "the user may use the keys that are needed"})
+	}
+}
+
+// judgeHooks reports a hook of the client that changes keys. Its calls go through the hooks, alone and in a pipeline, as
+// the calls of the library do. Renewals and releases in the background have no hooks, so they would miss the keys.
+func (n *node) judgeHooks(ctx context.Context, errs map[string]error) {
+	if err, asked := errs["eval"]; !asked || judge(err) != allowed {
+		return // the user may not use the key
+	}
+	ask := func(c redis.Scripter) *redis.Cmd { return c.Eval(ctx, "return KEYS[1]", []string{n.probeKey}) }
+	alone, pipe := ask(n.client.Base), n.client.Base.Pipeline()
+	piped := ask(pipe)
+	_, _ = pipe.Exec(ctx)
+	for _, cmd := range []*redis.Cmd{alone, piped} {
+		key, err := cmd.Text()
+		if err != nil || key == n.probeKey {
+			continue
+		}
+		f := finding{
+			Level: warning, Subject: "hooks", Text: fmt.Sprintf("a hook of the client changes the key %q into %q", n.probeKey, key),
+			Advice: "remove the hook, and give the objects the names that their keys shall have",
+		}
+		if n.client.Lease > 0 {
+			f.Level = failure
+			f.Text += ": renewals, which no hook sees, do not find " + n.client.Keeps + ", so these are lost"
+		}
+		n.found(f)
+		return
 	}
 }
 

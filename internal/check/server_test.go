@@ -1,6 +1,7 @@
 package check_test
 
 import (
+	"context"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -278,4 +279,65 @@ func TestRun_EvictionOfKeysWithAnExpiry(t *testing.T) {
 		client.Keeps, client.Expires = "tasks", "tokens"
 		requireFinding(t, check.Run(t.Context(), client), cogwheel.LevelWarning, "memory", policy+" "+evicts)
 	}
+}
+
+// keyHook gives the keys of scripts a prefix.
+type keyHook struct{ alone, piped bool }
+
+func (h keyHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h keyHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		h.change(h.alone, cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (h keyHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		h.change(h.piped, cmds...)
+		return next(ctx, cmds)
+	}
+}
+
+func (keyHook) change(on bool, cmds ...redis.Cmder) {
+	for _, cmd := range cmds {
+		if args := cmd.Args(); on && cmd.Name() == "eval" {
+			args[3] = "app:" + args[3].(string)
+		}
+	}
+}
+
+// A hook that changes keys is reported: renewals have no hooks, so each hold would be lost at once.
+func TestRun_AHookThatChangesKeys(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	for name, hook := range map[string]keyHook{
+		"no key": {}, "of a command": {alone: true}, "of a pipeline": {piped: true}, "of both": {true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rdb := server.Client(t)
+			rdb.AddHook(hook)
+			client := newClient(rdb)
+			r := check.Run(t.Context(), client)
+			if hook == (keyHook{}) {
+				require.NoError(t, r.Err())
+				require.NotContains(t, r.String(), "hooks")
+				return
+			}
+			requireFinding(t, r, cogwheel.LevelFailure, "hooks", "do not find locks")
+			client.Lease = 0 // limits are not renewed
+			r = check.Run(t.Context(), client)
+			require.NoError(t, r.Err())
+			requireFinding(t, r, cogwheel.LevelWarning, "hooks", "a hook of the client changes the key")
+		})
+	}
+	t.Run("in a cluster", func(t *testing.T) {
+		t.Parallel()
+		rdb := redistest.SharedCluster(t).Client(t)
+		require.NotContains(t, check.Run(t.Context(), newClient(rdb)).String(), "hooks")
+		rdb.AddHook(keyHook{true, true})
+		requireFinding(t, check.Run(t.Context(), newClient(rdb)), cogwheel.LevelFailure, "hooks", "do not find locks")
+	})
 }
