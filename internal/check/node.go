@@ -374,8 +374,8 @@ func (n *node) judgeKeys(ctx context.Context, keys rights) {
 	}
 }
 
-// judgeHooks reports a hook of the client that changes keys. Its calls go through the hooks, alone and in a pipeline, as
-// the calls of the library do. Renewals and releases in the background have no hooks, so they would miss the keys.
+// judgeHooks reports a hook of the client that changes keys. Its calls go through the hooks, alone and in a pipeline,
+// as the calls of the library do. Renewals and releases in the background have no hooks, so they would miss the keys.
 func (n *node) judgeHooks(ctx context.Context, errs map[string]error) {
 	if err, asked := errs["eval"]; !asked || judge(err) != allowed {
 		return // the user may not use the key
@@ -390,7 +390,8 @@ func (n *node) judgeHooks(ctx context.Context, errs map[string]error) {
 			continue
 		}
 		f := finding{
-			Level: warning, Subject: "hooks", Text: fmt.Sprintf("a hook of the client changes the key %q into %q", n.probeKey, key),
+			Level: warning, Subject: "hooks",
+			Text:   fmt.Sprintf("a hook of the client changes the key %q into %q", n.probeKey, key),
 			Advice: "remove the hook, and give the objects the names that their keys shall have",
 		}
 		if n.client.Lease > 0 {

@@ -49,6 +49,7 @@ func (n *node) judgeInfo(info map[string]string, err error) {
 }
 
 func (n *node) judgeMemory(info map[string]string) {
+	evicted := n.client.evicted(info["maxmemory_policy"])
 	policy, limit := info["maxmemory_policy"], info["maxmemory"]
 	used, _ := strconv.ParseFloat(info["used_memory"], 64)
 	most, _ := strconv.ParseFloat(limit, 64)
@@ -58,7 +59,7 @@ func (n *node) judgeMemory(info map[string]string) {
 	case most > 0 && policy != "noeviction":
 		n.found(finding{
 			Level: warning, Subject: "memory",
-			Text:   fmt.Sprintf("maxmemory-policy %s may evict %s when memory is short", policy, n.client.evicted(policy)),
+			Text:   fmt.Sprintf("maxmemory-policy %s may evict %s when memory is short", policy, evicted),
 			Advice: "CONFIG SET maxmemory-policy noeviction, or a server of its own for " + n.client.Keeps,
 		})
 	case most > 0 && used > 0.9*most:
