@@ -200,8 +200,10 @@ func (l *Lease) announceLoss(loss error) {
 	}
 	l.announceEnd(loss)
 	if lost, ok := errors.AsType[*LostError](loss); ok {
-		l.renewer.config.logger.LogAttrs(context.Background(), slog.LevelWarn, "renewal: lease lost",
-			slog.String("key", l.key), slog.String("id", readable(l.id)), slog.Any("error", lost))
+		if l.dest != nil || !errors.Is(lost, ErrExpired) { // a lease without renewal expires as planned
+			l.renewer.config.logger.LogAttrs(context.Background(), slog.LevelWarn, "renewal: lease lost",
+				slog.String("key", l.key), slog.String("id", readable(l.id)), slog.Any("error", lost))
+		}
 		l.renewer.counts.lost()
 		if hook := l.renewer.config.hooks.Lost; hook != nil {
 			hook(Event{Key: l.key, ID: l.id, Leases: 1, Err: loss})
