@@ -2,11 +2,14 @@
 package joined
 
 import (
+	"context"
 	"errors"
+	"slices"
 	"strings"
 )
 
-// Errors is errors.Join, whose error is one line: messages of logs are.
+// Errors is errors.Join, whose error is one line that names each cause once: messages of logs are one line, and the
+// parts of a client often fail for one cause.
 func Errors(errs ...error) error {
 	var all list
 	for _, err := range errs {
@@ -25,12 +28,52 @@ func Errors(errs ...error) error {
 
 type list []error
 
+// causes end many parts at the same time.
+var causes = []string{context.Canceled.Error(), context.DeadlineExceeded.Error()}
+
 func (l list) Error() string {
-	texts := make([]string, len(l))
-	for i, err := range l {
-		texts[i] = err.Error()
+	var parts []string
+	for _, err := range l {
+		for line := range strings.Lines(err.Error()) { // of errors.Join
+			parts = append(parts, strings.Split(strings.TrimSpace(line), "; ")...)
+		}
 	}
-	return strings.Join(texts, "; ")
+	for _, cause := range causes {
+		parts = once(parts, cause)
+	}
+	var kept []string
+	for i, part := range parts {
+		said := func(other string) bool { return strings.HasSuffix(other, ": "+part) }
+		if !slices.Contains(parts[:i], part) && !slices.ContainsFunc(parts, said) {
+			kept = append(kept, part)
+		}
+	}
+	return strings.Join(kept, "; ")
+}
+
+// once leaves a cause at the end of the last part that has it: "a: cause; b: cause; cause" becomes "a; b: cause".
+func once(parts []string, cause string) (without []string) {
+	last, found := -1, false
+	for _, part := range parts {
+		rest, ends := strings.CutSuffix(": "+part, ": "+cause)
+		if rest = strings.TrimPrefix(rest, ": "); ends {
+			found = true
+		}
+		if rest == "" {
+			continue // the cause alone
+		}
+		if ends {
+			last = len(without)
+		}
+		without = append(without, rest)
+	}
+	switch {
+	case last >= 0:
+		without[last] += ": " + cause
+	case found:
+		without = append(without, cause)
+	}
+	return without
 }
 
 // Unwrap lets errors.Is and errors.As reach each of them.

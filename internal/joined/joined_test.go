@@ -1,8 +1,10 @@
 package joined_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -28,4 +30,25 @@ func TestAlso(t *testing.T) {
 	both := joined.Also(first, second)
 	require.EqualError(t, both, "first; second")
 	require.Equal(t, both, joined.Also(both, second))
+}
+
+func TestErrors_NameEachCauseOnceOnOneLine(t *testing.T) {
+	t.Parallel()
+	late, refused := context.DeadlineExceeded, errors.New("connection refused")
+	in := func(part string, err error) error { return fmt.Errorf("%s: %w", part, err) }
+	for want, errs := range map[string][]error{
+		"context deadline exceeded":                         {late, late},
+		"a; b: context deadline exceeded":                   {in("a", late), late, in("b", late), late},
+		"a: i/o timeout; context deadline exceeded":         {in("a", errors.New("i/o timeout")), late, late},
+		"a; b: context deadline exceeded; context canceled": {in("a", late), context.Canceled, in("b", late)},
+		"a: connection refused":                             {in("a", refused), refused},
+		"a: connection refused; b: connection refused":      {in("a", refused), in("b", refused)},
+		"connection refused; a: context deadline exceeded":  {errors.Join(refused, late), joined.Errors(in("a", late), late)},
+	} {
+		err := joined.Errors(errs...)
+		require.EqualError(t, err, want)
+		for _, cause := range []error{late, refused} {
+			require.Equal(t, strings.Contains(want, cause.Error()), errors.Is(err, cause), want)
+		}
+	}
 }
