@@ -45,7 +45,7 @@ func TestClose_OnADeadClusterSaysEachCauseOnce(t *testing.T) {
 			close(dead)
 			err = <-closed
 			t.Log(err)
-			<-served
+			_ = <-served // as Close
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.NotContains(t, err.Error(), "\n")
 			require.Equal(t, 1, strings.Count(err.Error(), context.DeadlineExceeded.Error()), err.Error())

@@ -140,7 +140,7 @@ func (q *Queue) edit(ctx context.Context, verb, id, at string, payload []byte, o
 		e.text = q.client.taskText(ctx, payload)
 	}
 	if !q.client.gate.Enter() {
-		return false, ErrClosed
+		return false, operationError(verb, q.name, ErrClosed)
 	}
 	defer q.client.gate.Leave()
 	e, err := q.client.edits.Wait(ctx, q.tag, e)

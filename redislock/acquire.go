@@ -176,7 +176,15 @@ func (c *Client) heldHere(key queueKey) (*LockedError, time.Duration) {
 	if again <= 0 {
 		return nil, 0
 	}
-	return &LockedError{Name: l.name(), TTL: left}, again
+	return &LockedError{Name: l.name(), TTL: left, here: true}, again
+}
+
+// holds reports whether this Client holds an exclusive lock.
+func (c *Client) holds(m *Mutex) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.holders[m.heldName()]
+	return l != nil && l.lease.Valid()
 }
 
 // errTooSlow means that a reply took longer than the lease, so the request must be repeated.
@@ -222,7 +230,7 @@ func (a *acquisition) read(r *redisconn.Reply) (l *Lock, taken bool, err error) 
 	case err != nil:
 		return nil, false, err
 	case !g.taken:
-		return nil, false, &LockedError{Name: m.name, TTL: g.pttl}
+		return nil, false, &LockedError{Name: m.name, TTL: g.pttl, here: c.holds(m)}
 	case a.missing != nil:
 		return nil, true, a.missing
 	}
@@ -261,7 +269,7 @@ func (c *Client) watch(l *Lock, sentAt time.Time) (err error) {
 	c.keep(l)
 	if c.gate.Closed() && l.lease.Close(ErrClosed) { // Close may have run before the lock was registered
 		c.drop(l)
-		return ErrClosed
+		return operationError("lock", l.name(), ErrClosed)
 	}
 	return nil
 }

@@ -51,7 +51,7 @@ func admit(ctx context.Context, g *gate.Gate, name string, refused error) error 
 	case ctx.Err() != nil:
 		return operationError("lock", name, contexts.Error(ctx))
 	case !g.Enter():
-		return ErrClosed
+		return operationError("lock", name, ErrClosed)
 	}
 	return nil
 }

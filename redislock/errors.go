@@ -58,11 +58,21 @@ var (
 type LockedError struct {
 	Name string
 	TTL  time.Duration // time until the hold ends unless it is renewed, as last reported; negative: never, 0: unknown
+
+	here bool // the Client of the refused call holds the lock
 }
 
 // Error returns the error as one line.
 func (e *LockedError) Error() string {
-	return fmt.Sprintf("%v: %s%s", ErrLocked, scripts.Quote(e.Name), e.forHowLong())
+	return fmt.Sprintf("redislock: %s: %s%s", e.byWhom(), scripts.Quote(e.Name), e.forHowLong())
+}
+
+// byWhom names the Client if it holds the lock itself: its caller may wait for itself.
+func (e *LockedError) byWhom() string {
+	if e.here {
+		return "locked by another call of this Client"
+	}
+	return "locked by another"
 }
 
 func (e *LockedError) forHowLong() string {
@@ -92,7 +102,7 @@ func waitEnded(err error, locked *LockedError) error {
 // meanwhile is a LockedError inside another error, which already names the lock.
 type meanwhile struct{ *LockedError }
 
-func (e meanwhile) Error() string { return "locked by another" + e.forHowLong() }
+func (e meanwhile) Error() string { return e.byWhom() + e.forHowLong() }
 func (e meanwhile) Unwrap() error { return e.LockedError }
 
 const argument = invalid.Package("redislock")
@@ -114,6 +124,14 @@ func lostBefore(operation, name string, cause error) error {
 // unconfirmed returns the error for a release that continues in the background.
 func unconfirmed(name string, cause error) error {
 	return fmt.Errorf("%w: %s: %w", ErrUnconfirmed, scripts.Quote(name), cause)
+}
+
+// named adds the operation and the name of the lock to ErrNotHeld or ErrClosed alone. Other errors have both.
+func named(operation, name string, err error) error {
+	if err == ErrNotHeld || err == ErrClosed { //nolint:errorlint // those that have a name are left as they are
+		return operationError(operation, name, err)
+	}
+	return err
 }
 
 // operationError adds the operation and the name of the lock to an error.

@@ -123,6 +123,10 @@ func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
 	case ctx.Err() != nil:
 		return operationError("extend", l.name(), contexts.Error(ctx))
 	}
+	return named("extend", l.name(), l.extend(ctx, d))
+}
+
+func (l *Lock) extend(ctx context.Context, d time.Duration) error {
 	switch lease := l.lease.(type) {
 	case *composite:
 		return lease.extend(ctx, d)
@@ -209,6 +213,10 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")
 	}
+	return named("unlock", l.name(), l.unlock(ctx))
+}
+
+func (l *Lock) unlock(ctx context.Context) error {
 	switch lease := l.lease.(type) {
 	case *composite:
 		return lease.unlock(ctx)

@@ -145,7 +145,10 @@ func (m *Mutex) finish(ctx context.Context, a *acquisition, err error) (*Lock, e
 		monitor.acquired(ctx, l, took)
 		return ownerOf(ctx).took(l), nil
 	}
-	if !errors.Is(err, ErrClosed) && !errors.Is(err, ErrLocked) {
+	switch {
+	case errors.Is(err, ErrClosed):
+		err = named("lock", m.name, err)
+	case !errors.Is(err, ErrLocked):
 		if ctx.Err() != nil {
 			if errors.Is(err, ctx.Err()) {
 				err = contexts.Error(ctx)

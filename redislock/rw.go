@@ -137,7 +137,7 @@ func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 	}
 	defer c.gate.Leave()
 	a, owner := m.newAcquisition(ctx, true), l.owner()
-	if err := rw.downgrade(ctx, l, a); err != nil {
+	if err := named("downgrade", m.name, rw.downgrade(ctx, l, a)); err != nil {
 		c.monitor.failed(ctx, reading, m.name, a.took(), err)
 		return nil, err
 	}

@@ -22,7 +22,7 @@ func (c *Client) begin(ctx context.Context, operation, name string) error {
 	case ctx.Err() != nil:
 		return operationError(operation, name, contexts.Error(ctx))
 	case !c.gate.Enter():
-		return ErrClosed
+		return operationError(operation, name, ErrClosed)
 	}
 	return nil
 }
@@ -100,6 +100,9 @@ func acquireFunc[T, R any](
 func acquireError(ctx context.Context, name string, err error) error {
 	if err != nil && err == ctx.Err() { //nolint:errorlint // only the bare error of the queue
 		return operationError("acquire", name, contexts.Error(ctx))
+	}
+	if err == ErrClosed { //nolint:errorlint // only the bare error of the queue
+		return operationError("acquire", name, err)
 	}
 	if errors.Is(err, waitqueue.ErrNotServed) {
 		return fmt.Errorf("%w: %s", ErrNoPermits, scripts.Quote(name))

@@ -191,7 +191,7 @@ func (s *CountingSemaphore) release(ctx context.Context, n int64, ifExists bool)
 	}
 	c := s.client
 	if !c.gate.Enter() {
-		return false, ErrClosed
+		return false, operationError("release", s.name, ErrClosed)
 	}
 	defer c.gate.Leave()
 	began := c.monitor.now()

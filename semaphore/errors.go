@@ -49,6 +49,14 @@ var (
 
 const argument = invalid.Package("semaphore")
 
+// named adds the operation and the name of the semaphore to ErrNotHeld or ErrClosed alone. Other errors have both.
+func named(operation, name string, err error) error {
+	if err == ErrNotHeld || err == ErrClosed { //nolint:errorlint // those that have a name are left as they are
+		return operationError(operation, name, err)
+	}
+	return err
+}
+
 // operationError adds the operation and the name of the semaphore to an error.
 func operationError(operation, name string, err error) error {
 	return redisconn.OperationError("semaphore", ErrWrongKind, operation, name, err)

@@ -160,6 +160,10 @@ func (g *Grant) Extend(ctx context.Context, d time.Duration) error {
 	if err := checkLease("Extend", d); err != nil {
 		return err
 	}
+	return named("extend", g.name, g.extend(ctx, d))
+}
+
+func (g *Grant) extend(ctx context.Context, d time.Duration) error {
 	// This precedes the check of the lease: a release must know how long the permits may last.
 	highest.Raise(&g.longestExtension, int64(d))
 	if err := g.Err(); err != nil {
@@ -208,6 +212,10 @@ func (g *Grant) Release(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")
 	}
+	return named("release", g.name, g.release(ctx))
+}
+
+func (g *Grant) release(ctx context.Context) error {
 	if len(g.ids) == 0 {
 		if !g.lease.Close(ErrNotHeld) {
 			return g.Err()
