@@ -26,9 +26,10 @@ func TestClose_OnADeadClusterSaysEachCauseOnce(t *testing.T) {
 			err = q.Schedule(t.Context(), "task", 0, nil)
 			require.NoError(t, err)
 			begun, dead := make(chan struct{}), make(chan struct{})
-			served := make(chan error, 1)
+			served := make(chan struct{})
 			go func() {
-				served <- q.Serve(t.Context(), 1, func(context.Context, *delay.Task) error {
+				defer close(served)
+				_ = q.Serve(t.Context(), 1, func(context.Context, *delay.Task) error {
 					close(begun)
 					<-dead
 					return nil
@@ -45,7 +46,7 @@ func TestClose_OnADeadClusterSaysEachCauseOnce(t *testing.T) {
 			close(dead)
 			err = <-closed
 			t.Log(err)
-			_ = <-served // as Close
+			<-served
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.NotContains(t, err.Error(), "\n")
 			require.Equal(t, 1, strings.Count(err.Error(), context.DeadlineExceeded.Error()), err.Error())
