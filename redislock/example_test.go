@@ -64,7 +64,7 @@ func ExampleMutex_TryLock() {
 	// Output:
 	// another process writes the report, for up to 10s
 	// unlock: <nil>
-	// unlock again: redislock: lock not held
+	// unlock again: redislock: unlock "report": lock not held
 }
 
 // A lock can be lost: here its key is deleted. Done closes and the contexts of the lock end.
