@@ -23,7 +23,7 @@
 //     reaches it or leaves it, the timers of its wheel wait, its callers do nothing, and connections time out
 //     only when it goes on. What go-redis and package context do by timers of their own happens meanwhile.
 //   - A process that is killed lives on, without a network, until it is closed. What it does is not seen.
-//   - A goroutine that waits for a sync.Mutex stops the bubble's time. If the one that holds it waits for the
+//   - A goroutine that waits for a mutex stops the bubble's time. If the one that holds it waits for the
 //     network, as go-redis does while it connects a subscription, the run stops and says nothing. The figures
 //     count such runs.
 //   - A limit is judged in two steps: by its definition, what each script granted in the order of execution, and what
@@ -34,8 +34,17 @@
 //     execution, and what callers and handlers saw, by what the scripts did. After a loss of data or a step of the
 //     server's clock, contexts may end late, and after a step a task that was claimed before it may be early.
 //   - Calls take no processor time, so what is late only on a busy machine is never late here.
-//   - A quorum, which needs several servers, and replicas, Sentinel and Cluster are left to the processes of
+//   - A failover copies all data at one instant, in which the old primary becomes another server without replicas and
+//     the Sentinel names the new one. What the old one executes from then on is not judged; who relies on it is. A
+//     FailoverClusterClient is played by the ClusterClient that go-redis makes of it: it has a subscription to the
+//     Sentinels that outlives it, so the world tells the client of a switch.
+//   - go-redis cannot see that a connection in memory was closed before it sends a call over it.
+//   - A quorum, which needs several servers, other replicas, and Cluster are left to the processes of
 //     package robustness, and so are SIGKILL, SIGSTOP, sockets, files and servers of other makes.
+//
+// One schedule in five has only faults in which a client can be wrong about who the primary is and whether it is well;
+// see healthFaults. There every call that fails is judged: none may while a new connection works, and what has begun
+// goes on through answers that nobody knows and through refused logins.
 //
 // # The embedded server
 //
@@ -44,7 +53,7 @@
 //   - Errors of commands inside scripts lose their code; the network gives it back, as cogwheeltest does.
 //   - Faults of the server are answers of its own, before a command is executed, also inside scripts: OOM for
 //     commands that may need memory, until a script has written, READONLY and NOREPLICAS for writes, NOPERM for
-//     a command, BUSY, LOADING and NOAUTH for all.
+//     a command, BUSY, LOADING and NOAUTH for all. So are the answers of INFO and of logins.
 //   - Lua is gopher-lua: numbers may be formatted otherwise.
 //   - Keys expire when they are looked at, at the instant of the command. Nothing is evicted, replicated or
 //     persisted: a restart keeps all data or none.

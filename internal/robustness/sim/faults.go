@@ -15,12 +15,17 @@ type FaultKind struct {
 	private bool // the server and its network serve on: no outage
 	ends    bool // a process, or its clients
 	mistake bool // the server serves, but not this client
+	pool    bool // the present connections are bad
+	unknown bool // the server gives an answer that says nothing
 	draw    func(d drawer, s *Schedule, f *Fault)
 	inject  func(w *world, f Fault, met func())
 }
 
 // FaultKinds are all of them.
-var FaultKinds = slices.Concat(networkFaults, serverFaults, processFaults)
+var FaultKinds = slices.Concat(outages, healthFaults)
+
+// outages are the faults that are drawn together.
+var outages = slices.Concat(networkFaults, serverFaults, processFaults)
 
 func faultOf(name string) *FaultKind {
 	i := slices.IndexFunc(FaultKinds, func(k *FaultKind) bool { return k.Name == name })

@@ -35,18 +35,25 @@ func (w *world) finish() {
 	w.admin.close()
 	w.admin.shut()
 	w.within(closeLimit, &w.shuts)
-	w.server.redis.Close()
+	w.server.close()
+	if w.sentinel != nil {
+		w.sentinel.redis.Close()
+	}
 	time.Sleep(10 * time.Second) // goroutines of go-redis may outlast their pool
 }
 
 // releases looks whether releases that failed were sent again when the faults had ended, unless their leases had too.
 func (w *world) releases() {
-	if w.losesData() || slices.ContainsFunc(w.Faults, func(f Fault) bool { return faultOf(f.Kind).mistake }) ||
-		w.has("hook panics") {
+	refused := func(f Fault) bool { return faultOf(f.Kind).mistake && f.Kind != passwordRotated }
+	if w.losesData() || slices.ContainsFunc(w.Faults, refused) || w.has("hook panics") {
 		return
 	}
+	recovery := w.slack()
+	if w.only(func(k *FaultKind) bool { return k.unknown || k.Name == passwordRotated }) { // no message is lost
+		recovery = 0
+	}
 	w.mu.Lock()
-	unsent, spans, slack := w.unsent, w.spansOf(w.slack()), int64(w.slack()+6*time.Second)
+	unsent, spans, slack := w.unsent, w.spansOf(recovery), int64(recovery+6*time.Second)
 	w.mu.Unlock()
 	slices.SortFunc(spans, func(a, b check.Span) int { return cmp.Compare(a.From, b.From) })
 	for _, r := range unsent {
@@ -95,6 +102,7 @@ func (w *world) heal() {
 	w.server.heal()
 	for _, p := range w.slots {
 		p.panics.arm(0, nil)
+		p.learn()
 	}
 	w.net.mu.Lock()
 	defer w.net.mu.Unlock()

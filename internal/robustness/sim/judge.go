@@ -54,6 +54,7 @@ func (w *world) judge() *Result {
 	res.Faults = append(res.Faults, check.NothingAfterClose(events)...)
 	res.Faults = append(res.Faults, w.judgeLimits()...)
 	res.Faults = append(res.Faults, w.judgeTasks()...)
+	res.Faults = append(res.Faults, w.judgeHealth()...)
 	slices.SortStableFunc(res.Faults, func(a, b check.Fault) int { return cmp.Compare(a.Promise, b.Promise) })
 	if len(res.Faults) > 0 {
 		res.Trace = w.trace

@@ -23,7 +23,7 @@ const (
 func (w *world) judgeLimits() (faults []check.Fault) {
 	for i := range w.Objects {
 		o := &w.Objects[i]
-		if !isLimit(o.Kind) {
+		if !isLimit(o.Kind) || w.has(failoverAlive) { // what the old primary charged is not known
 			continue
 		}
 		found := w.judgeLimit(i, o)
@@ -186,6 +186,9 @@ func (w *world) judgePolicy(object int) (faults []check.Fault) {
 		k := faultOf(f.Kind)
 		// A process that stands still for longer than go-redis waits for an answer cannot tell that from an outage.
 		still := k.Name == "process stands still" && f.For < w.Timeout
+		if k.pool { // see judgeHealth
+			return nil
+		}
 		own := k.private || k.mistake || k.object && f.Object != object || still
 		if !own || k.ends || k.loses {
 			return nil

@@ -21,7 +21,7 @@ func (w *world) judgeTasks() (faults []check.Fault) {
 			tasks: make(map[string]*taskState), records: make(map[string]*taskRecord),
 		}
 		j.judgePlans()
-		if j.replay() {
+		if j.replay() && !w.has(failoverAlive) { // what the old primary did is not known
 			j.judgeEnd()
 			j.judgeCalls()
 			j.judgeRuns()

@@ -169,18 +169,24 @@ func (w *world) ask(ctx context.Context, p *process, o Op, a *activity) {
 		}
 	}
 	r.reset = o.Action == Change || o.Action == Reset
-	w.returnedLocked(ctx, p, r, err, &result)
+	w.returnedLocked(ctx, p, r, o, err, &result)
 	r.used = r.N
 }
 
 // returnedLocked notes how a request ended.
-func (w *world) returnedLocked(ctx context.Context, p *process, r *request, err error, result *ratelimit.Result) {
+func (w *world) returnedLocked(
+	ctx context.Context, p *process, r *request, o Op, err error, result *ratelimit.Result,
+) {
 	r.Return, r.err, r.source = w.stampLocked(), err, result.Source.String()
 	r.Granted = err == nil && (r.Waits || result.Allowed)
 	r.Denied = err == nil && !r.Granted ||
 		errors.Is(err, ratelimit.ErrWouldExceedDeadline) || errors.Is(err, ratelimit.ErrExceedsLimit)
 	r.Retry = result.RetryAfter
 	r.Unsure = !r.Granted && !r.Denied && !(r.Waits && ctx.Err() != nil && errors.Is(err, ctx.Err()))
+	degraded := result.Source == ratelimit.SourceDegraded
+	if (err != nil && !r.Denied || degraded) && ctx.Err() == nil {
+		w.troubledLocked(p, o, r.Called, degraded, err)
+	}
 	w.traceLocked(r.Return, fmt.Sprintf("process %d: #%d returned: granted %v by %s, retry after %v, error %v",
 		p.number, r.ID, r.Granted, r.source, r.Retry, err))
 }

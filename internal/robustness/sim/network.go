@@ -18,10 +18,11 @@ type network struct {
 	seed  uint64
 	least time.Duration // of a message on its way
 	most  time.Duration
-	serve func(c net.Conn, conn int, l *link)
+	serve func(c net.Conn, of *conn)
 	conns int
 	hangs time.Time // the server reads nothing before
 	down  bool      // the server accepts no connection
+	hides bool      // a proxy hides the addresses of servers
 	links []*link
 }
 
@@ -63,6 +64,7 @@ func (l *loss) take() bool {
 type conn struct {
 	link     *link
 	number   int
+	to       address // of a server, as it was dialed
 	up, down stream
 	messages uint64
 	open     bool // at the client
@@ -156,8 +158,8 @@ func (s *stream) alarmLocked(now, at time.Time) {
 }
 
 var (
-	errReset   = &net.OpError{Op: "read", Net: "sim", Addr: address{}, Err: syscall.ECONNRESET}
-	errRefused = &net.OpError{Op: "dial", Net: "sim", Addr: address{}, Err: syscall.ECONNREFUSED}
+	errReset   = &net.OpError{Op: "read", Net: "sim", Addr: serverAddr, Err: syscall.ECONNRESET}
+	errRefused = &net.OpError{Op: "dial", Net: "sim", Addr: serverAddr, Err: syscall.ECONNREFUSED}
 )
 
 func newNetwork(seed uint64, least, most time.Duration) *network {
@@ -199,24 +201,25 @@ func mix(numbers ...uint64) uint64 {
 	return h
 }
 
-// dial is the Dialer of a process.
-func (l *link) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	n := l.net
+// dial is the Dialer of a process. No fault but a stop of the process is about connections to a Sentinel: go-redis
+// holds a mutex while it looks for another one.
+func (l *link) dial(ctx context.Context, _, addr string) (net.Conn, error) {
+	n, to := l.net, address(addr)
 	for {
 		n.mu.Lock()
 		now := time.Now()
 		until := l.frozen
-		if l.cut.After(until) {
+		if l.cut.After(until) && to != sentinelAddr {
 			until = l.cut
 		}
 		switch {
-		case l.dead, n.down && l.number > 0 && !now.Before(until):
+		case l.dead, n.down && l.number > 0 && to != sentinelAddr && !now.Before(until):
 			n.mu.Unlock()
 			return nil, errRefused
 		case !now.Before(until):
-			c := l.connectLocked()
+			c := l.connectLocked(to)
 			n.mu.Unlock()
-			n.serve(serverEnd{c}, c.number, l)
+			n.serve(serverEnd{c}, c)
 			return clientEnd{c}, nil
 		}
 		n.mu.Unlock()
@@ -225,17 +228,17 @@ func (l *link) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return nil, &net.OpError{Op: "dial", Net: "sim", Addr: address{}, Err: os.ErrDeadlineExceeded}
+			return nil, &net.OpError{Op: "dial", Net: "sim", Addr: to, Err: os.ErrDeadlineExceeded}
 		}
 	}
 }
 
-func (l *link) connectLocked() *conn {
+func (l *link) connectLocked(to address) *conn {
 	n := l.net
 	n.conns++
-	c := &conn{link: l, number: n.conns, open: true}
+	c := &conn{link: l, number: n.conns, to: to, open: true}
 	c.up.init(&n.mu, func() time.Time {
-		if l.number == 0 {
+		if l.number == 0 || to == sentinelAddr {
 			return time.Time{}
 		}
 		return n.hangs
@@ -264,7 +267,7 @@ func (e clientEnd) Write(p []byte) (int, error) {
 	if now.Before(l.frozen) {
 		now = l.frozen // what the process would have done before it stood still
 	}
-	if now.Before(l.cut) {
+	if now.Before(l.cut) && c.to != sentinelAddr {
 		c.deafUp = true
 	}
 	if c.deafUp {
@@ -272,7 +275,7 @@ func (e clientEnd) Write(p []byte) (int, error) {
 		return len(p), nil
 	}
 	at := now.Add(l.delayLocked(c))
-	if isCall(p) {
+	if isCall(p) && c.to != sentinelAddr {
 		switch {
 		case l.lostCalls.take():
 			c.deafUp = true
@@ -331,8 +334,14 @@ func (e clientEnd) SetReadDeadline(t time.Time) error {
 }
 
 func (e clientEnd) SetWriteDeadline(time.Time) error { return nil }
-func (e clientEnd) LocalAddr() net.Addr              { return address{} }
-func (e clientEnd) RemoteAddr() net.Addr             { return address{} }
+func (e clientEnd) LocalAddr() net.Addr              { return hiddenAddr }
+
+func (e clientEnd) RemoteAddr() net.Addr {
+	if e.link.net.hides {
+		return hiddenAddr
+	}
+	return e.to
+}
 
 // serverEnd is the end of a connection at the server.
 type serverEnd struct{ *conn }
@@ -344,7 +353,7 @@ func (e serverEnd) Write(p []byte) (int, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	now := time.Now()
-	if now.Before(l.cut) {
+	if now.Before(l.cut) && c.to != sentinelAddr {
 		c.deafDown = true
 	}
 	if !c.deafDown {
@@ -364,8 +373,8 @@ func (e serverEnd) Close() error {
 func (serverEnd) SetDeadline(time.Time) error      { return nil }
 func (serverEnd) SetReadDeadline(time.Time) error  { return nil }
 func (serverEnd) SetWriteDeadline(time.Time) error { return nil }
-func (serverEnd) LocalAddr() net.Addr              { return address{} }
-func (serverEnd) RemoteAddr() net.Addr             { return address{} }
+func (serverEnd) LocalAddr() net.Addr              { return hiddenAddr }
+func (serverEnd) RemoteAddr() net.Addr             { return hiddenAddr }
 
 // reset resets the connection, as both of its ends see it. Requests on their way arrive.
 func (c *conn) reset() {
@@ -389,7 +398,7 @@ func (l *link) reset() int {
 
 func (l *link) resetLocked() (reset int) {
 	for c := range l.conns {
-		if c.open {
+		if c.open && c.to != sentinelAddr {
 			c.resetLocked()
 			reset++
 		}
@@ -402,7 +411,7 @@ func (l *link) silence() (silenced int) {
 	l.net.mu.Lock()
 	defer l.net.mu.Unlock()
 	for c := range l.conns {
-		if c.open {
+		if c.open && c.to != sentinelAddr {
 			c.deafUp, c.deafDown = true, true
 			silenced++
 		}
@@ -420,8 +429,18 @@ func (n *network) wakeLocked() {
 	}
 }
 
-// address is that of the server.
-type address struct{}
+// address is that of a server.
+type address string
 
-func (address) Network() string { return "sim" }
-func (address) String() string  { return "server" }
+func (address) Network() string  { return "sim" }
+func (a address) String() string { return string(a) }
+
+// The addresses that are dialed, and what a proxy says is the address of each.
+const (
+	serverAddr   address = "server"         // of the primary
+	primaryAddr  address = "node-1:6379"    // of the first primary
+	promotedAddr address = "node-2:6379"    // of the one that replaces it
+	replicaAddr  address = "node-3:6379"    // of a replica, which is asked for nothing
+	sentinelAddr address = "sentinel:26379" // of a Sentinel
+	hiddenAddr   address = "0.0.0.0:0"
+)

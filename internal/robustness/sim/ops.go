@@ -102,7 +102,9 @@ func (w *world) take(ctx context.Context, p *process, o Op, a *activity) {
 	w.prompt(p, o, a)
 	switch {
 	case err == nil:
-		h := &holding{process: p, object: o.Object, id: id, hold: hold, since: time.Now()}
+		h := &holding{
+			process: p, object: o.Object, id: id, hold: hold, n: o.N, shared: o.Shared, since: time.Now(),
+		}
 		w.granted(h)
 		w.rely(h, o.Hold)
 		return
@@ -110,6 +112,11 @@ func (w *world) take(ctx context.Context, p *process, o Op, a *activity) {
 		w.record(p, history.Event{Step: history.Refused, ID: id})
 	default: // a waiter whose context ends may be behind another, or be granted what nobody wants any more
 		w.record(p, history.Event{Step: history.Failed, ID: id, Note: err.Error()})
+		if ctx.Err() == nil {
+			w.mu.Lock()
+			w.troubledLocked(p, o, a.since, false, err)
+			w.mu.Unlock()
+		}
 	}
 	if late > w.Tick+time.Millisecond && !w.has("process stands still") {
 		w.faultf("a caller returns when its context ends", object.Name, "call #%d returned %v later: %v", id, late, err)
@@ -184,6 +191,7 @@ func (w *world) rely(h *holding, patience time.Duration) {
 	}
 	w.mu.Lock()
 	delete(w.held, h)
+	h.lost = told
 	if told {
 		w.recordLocked(p, history.Event{Step: history.Told, ID: h.id})
 	} else if h.hold.Valid() {

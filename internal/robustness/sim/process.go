@@ -23,7 +23,7 @@ type process struct {
 	link   *link
 	clock  *clock
 	wheel  *wheel.Wheel
-	rdb    *redis.Client
+	rdb    redis.UniversalClient
 	panics panics
 
 	lockers map[string]robustness.Locker
@@ -31,9 +31,10 @@ type process struct {
 	delays  *delay.Client
 
 	mu     sync.Mutex
-	ended  bool // by a fault
-	ending bool // nothing new is asked of it
-	dead   bool // nothing that it does is seen
+	secret string // the password that it knows
+	ended  bool   // by a fault
+	ending bool   // nothing new is asked of it
+	dead   bool   // nothing that it does is seen
 }
 
 // pendingTimeouts is the limit of pending entries of each wheel, in a schedule that fills one.
@@ -57,19 +58,87 @@ func (w *world) newProcess() (*process, error) {
 	if p.wheel, err = wheel.New(opts...); err != nil {
 		return nil, err
 	}
-	p.rdb = redis.NewClient(&redis.Options{
-		Addr: address{}.String(), Dialer: p.link.dial, MaxRetries: w.Retries,
-		ReadTimeout: w.Timeout, WriteTimeout: w.Timeout, DialTimeout: w.Timeout,
-		PoolSize:        1000, // a caller that waits for one would use a timer that go-redis shares between bubbles
-		DisableIdentity: true,
-		MaintNotificationsConfig: &maintnotifications.Config{
-			Mode: maintnotifications.ModeDisabled,
-		},
-	})
+	p.rdb = p.connect()
 	if w.has("hook panics") {
 		p.rdb.AddHook(&p.panics)
 	}
 	return p, p.open()
+}
+
+// connect makes the redis client.
+func (p *process) connect() redis.UniversalClient {
+	w := p.world
+	const poolSize = 1000 // a caller that waits for a connection would use a timer that go-redis shares between bubbles
+	unnotified := &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	var login func() (user, password string)
+	life := time.Duration(0)
+	if w.has(passwordRotated) {
+		p.learn()
+		login, life = p.login, shortLife
+	}
+	if p.link.number == 0 || w.Client == plainClient {
+		return redis.NewClient(&redis.Options{
+			Addr: serverAddr.String(), Dialer: p.link.dial, MaxRetries: w.Retries, CredentialsProvider: login,
+			ReadTimeout: w.Timeout, WriteTimeout: w.Timeout, DialTimeout: w.Timeout,
+			PoolSize: poolSize, DisableIdentity: true, MaintNotificationsConfig: unnotified, ConnMaxLifetime: life,
+		})
+	}
+	if w.Client == failoverCluster {
+		// NewFailoverClusterClient makes such a client, with a subscription that outlives it.
+		cluster := redis.NewClusterClient(&redis.ClusterOptions{
+			ClusterSlots: func(ctx context.Context) ([]redis.ClusterSlot, error) {
+				if err := wait(ctx, 2*w.Most); err != nil {
+					return nil, err
+				}
+				nodes := []redis.ClusterNode{{Addr: w.sentinel.named().String()}, {Addr: replicaAddr.String()}}
+				return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: nodes}}, nil
+			},
+			Dialer: p.link.dial, MaxRedirects: w.Retries,
+			ReadTimeout: w.Timeout, WriteTimeout: w.Timeout, DialTimeout: w.Timeout,
+			PoolSize: poolSize, DisableIdentity: true, MaintNotificationsConfig: unnotified,
+		})
+		w.sentinel.onSwitch(func() {
+			time.Sleep(w.Most)
+			cluster.ReloadState(context.Background())
+		})
+		cluster.Ping(context.Background()) // it knows the commands then: it holds a mutex while it asks for them
+		return cluster
+	}
+	c := redis.NewFailoverClient(&redis.FailoverOptions{
+		MasterName: primaryName, SentinelAddrs: []string{sentinelAddr.String()},
+		Dialer: p.link.dial, MaxRetries: w.Retries,
+		ReadTimeout: w.Timeout, WriteTimeout: w.Timeout, DialTimeout: w.Timeout,
+		PoolSize: poolSize, DisableIdentity: true,
+	})
+	c.Ping(context.Background()) // it has found the Sentinel then: it holds a mutex while it looks for one
+	return c
+}
+
+// wait waits for the answer of a Sentinel.
+func wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// login returns the user and the password for new connections.
+func (p *process) login() (user, password string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return "default", p.secret
+}
+
+// learn tells the process the password of the server.
+func (p *process) learn() {
+	secret := p.world.server.secret()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.secret = secret
 }
 
 // open makes a client for each kind of object.

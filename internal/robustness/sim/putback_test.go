@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/robustness/sim"
 )
 
 // edit replaces a part of a file of the library.
@@ -198,7 +200,8 @@ func TestPutBack(t *testing.T) {
 				continue
 			}
 			t.Run(f.name, func(t *testing.T) {
-				find(t, f.name, build(t, f.edits), slices.DeleteFunc([]string{kind}, func(k string) bool { return k == "" }), nil)
+				kinds := slices.DeleteFunc([]string{kind}, func(k string) bool { return k == "" })
+				find(t, f.name, sim.Orders{Binary: build(t, f.edits), Kinds: kinds}, nil)
 			})
 		}
 	}

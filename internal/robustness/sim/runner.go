@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -28,6 +29,7 @@ type Orders struct {
 	Count    int       `json:"count"`
 	Schedule *Schedule `json:"schedule,omitempty"` // instead, this schedule so many times
 	Kinds    []string  `json:"kinds,omitempty"`    // of objects, rather than all of the library
+	Health   bool      `json:"health,omitempty"`   // only those of the seeds that have faults of healthFaults
 	Binary   string    `json:"-"`                  // the test binary that runs them, rather than this one
 }
 
@@ -56,6 +58,12 @@ func Obey(t *testing.T) bool {
 		if s == nil {
 			s = Draw(o.Seed+uint64(i), o.Kinds...)
 		}
+		if o.Health && !s.isOfHealth() {
+			if err := results.Encode(&Result{Seed: s.Seed}); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
 		w := newWorld(s)
 		alarm := watch(func(stack string) {
 			res := &Result{Seed: s.Seed, Stopped: stack}
@@ -74,7 +82,7 @@ func Obey(t *testing.T) bool {
 	return true
 }
 
-// watch calls f if the time of the bubble stops: a goroutine that waits for a sync.Mutex counts as running, so
+// watch calls f if the time of the bubble stops: a goroutine that waits for a mutex counts as running, so
 // if the one that holds the mutex waits for the network, as go-redis does while it connects a subscription, the
 // bubble waits for ever. That says nothing about the library, whose mutexes are not held while it waits.
 //
@@ -97,7 +105,7 @@ func watch(f func(stack string)) *time.Timer {
 		stack := make([]byte, 1<<20)
 		stack = stack[:runtime.Stack(stack, true)]
 		for goroutine := range strings.SplitSeq(string(stack), "\n\n") {
-			if strings.Contains(goroutine, "sync.Mutex.Lock, synctest") {
+			if mutexWait.MatchString(goroutine) {
 				f(goroutine)
 			}
 		}
@@ -105,6 +113,9 @@ func watch(f func(stack string)) *time.Timer {
 	close(known)
 	return alarm
 }
+
+// mutexWait matches the stack of a goroutine of a bubble that waits for a mutex.
+var mutexWait = regexp.MustCompile(`sync\.(Mutex|RWMutex)\.R?Lock, synctest`)
 
 // stopLimit is how long a process stands still whose bubble has stopped.
 const stopLimit = 2 * time.Second

@@ -127,13 +127,13 @@ func Embedded() (rdb *redis.Client, refuse func(fault string, on bool), err erro
 		return nil, nil, err
 	}
 	w.net = newNetwork(0, 0, 0)
-	w.net.serve = w.server.serve(w.net)
+	w.net.serve = w.serve
 	p, err := w.newProcess()
 	if err != nil {
 		return nil, nil, err
 	}
 	p.stopWheel()
-	return p.rdb, func(fault string, on bool) {
+	return p.rdb.(*redis.Client), func(fault string, on bool) {
 		if w.server.heal(); on {
 			faultOf(fault).inject(w, Fault{For: time.Hour}, func() {})
 		}

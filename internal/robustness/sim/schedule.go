@@ -18,14 +18,23 @@ type Schedule struct {
 	Tick      time.Duration `json:"tick"`
 	Least     time.Duration `json:"least"` // of a message on its way
 	Most      time.Duration `json:"most"`
-	Timeout   time.Duration `json:"timeout"` // of go-redis for a reply
-	Retries   int           `json:"retries"` // of go-redis; -1 for none
-	Policy    string        `json:"policy"`  // of limits
+	Timeout   time.Duration `json:"timeout"`          // of go-redis for a reply
+	Retries   int           `json:"retries"`          // of go-redis; -1 for none
+	Policy    string        `json:"policy"`           // of limits
+	Client    string        `json:"client,omitempty"` // how the processes find the primary
+	Hidden    bool          `json:"hidden,omitempty"` // a proxy hides the addresses of servers
 	Length    time.Duration `json:"length"`
 	Objects   []Object      `json:"objects"`
 	Ops       []Op          `json:"ops"`
 	Faults    []Fault       `json:"faults"`
 }
+
+// How processes find the primary: by its address, or by a Sentinel.
+const (
+	plainClient     = ""
+	failoverClient  = "FailoverClient"
+	failoverCluster = "FailoverClusterClient"
+)
 
 // Object is what operations are about.
 type Object struct {
@@ -138,6 +147,9 @@ func (s *Schedule) String() string {
 	fmt.Fprintf(&b, "seed %d: %d processes, lease %v, poll %v, tick %v, delays %v to %v, "+
 		"read timeout %v, retries %d, policy %s\n",
 		s.Seed, s.Processes, s.Lease, s.Poll, s.Tick, s.Least, s.Most, s.Timeout, s.Retries, s.Policy)
+	if s.Client != plainClient {
+		fmt.Fprintf(&b, "the redis clients are of the kind %s; their proxy hides addresses: %v\n", s.Client, s.Hidden)
+	}
 	for _, o := range s.Objects {
 		fmt.Fprintf(&b, "%s is a %s", o.Name, o.Kind)
 		if o.Limit.Rate > 0 {
@@ -216,6 +228,9 @@ func Draw(seed uint64, kinds ...string) *Schedule {
 	}
 	d.ops(s)
 	d.faults(s)
+	if health := (drawer{rand.New(rand.NewPCG(seed, 46))}); health.IntN(5) == 0 {
+		health.health(s)
+	}
 	return s
 }
 
@@ -252,7 +267,13 @@ func (d drawer) ops(s *Schedule) {
 			s.Ops = append(s.Ops, o)
 		}
 	}
+	s.sort()
+}
+
+// sort sorts operations and faults by their times.
+func (s *Schedule) sort() {
 	slices.SortStableFunc(s.Ops, func(a, b Op) int { return int(a.At - b.At) })
+	slices.SortStableFunc(s.Faults, func(a, b Fault) int { return int(a.At - b.At) })
 }
 
 func (d drawer) detail(s *Schedule, o *Op, longest time.Duration, gaveUp int) {
@@ -319,7 +340,7 @@ func (d drawer) faults(s *Schedule) {
 	var first []Fault
 	var kinds []*FaultKind
 	for range 1 + d.IntN(3) {
-		kinds = append(kinds, FaultKinds[d.IntN(len(FaultKinds))])
+		kinds = append(kinds, outages[d.IntN(len(outages))])
 	}
 	if d.IntN(8) == 0 {
 		together, kinds = true, nil
@@ -347,5 +368,5 @@ func (d drawer) faults(s *Schedule) {
 			first = slices.Clone(s.Faults)
 		}
 	}
-	slices.SortStableFunc(s.Faults, func(a, b Fault) int { return int(a.At - b.At) })
+	s.sort()
 }

@@ -28,13 +28,16 @@ type server struct {
 	recording sync.Mutex // held while a script runs that is recorded: they run in the order of their stamps
 
 	mu       sync.Mutex
-	peers    map[*resp.Peer]int // the links of clients; commands of scripts have peers of their own
-	recorded map[*resp.Peer]int // the places of executions whose replies are recorded, or -1 before
+	peers    map[*resp.Peer]*peer // clients; commands of scripts have peers of their own
+	recorded map[*resp.Peer]int   // the places of executions whose replies are recorded, or -1 before
 	refusals []*refusal
 	ahead    time.Duration // of the server's clock
 	wrote    bool          // the script that runs
 	executed []execution
 	running  int     // the place of the script that runs among them
+	primary  address // of this server
+	old      *deposed
+	password string
 	last     int64   // the last stamp
 	lost     []int64 // when data was lost, or the clock moved: instants of the bubble
 }
@@ -65,49 +68,75 @@ type refusal struct {
 	met   func()
 }
 
+// peer is a connection as the server sees it.
+type peer struct {
+	link  int
+	to    address // as it was dialed
+	stale bool    // it leads to a server that has become a replica
+}
+
 // enterCommand tells the server which process a connection is of. It has no reply.
 const enterCommand = "SIM.ENTER"
 
 func newServer(start time.Time) (*server, error) {
-	s := &server{redis: miniredis.NewMiniRedis(), start: start}
-	s.peers, s.recorded = make(map[*resp.Peer]int), make(map[*resp.Peer]int)
-	s.redis.ClockTTL(true)
-	s.redis.SetTime(time.Now())
-	c, err := s.redis.Dial() // makes the server run without a listener
-	if err != nil {
+	s := &server{start: start, primary: primaryAddr, password: firstPassword}
+	s.peers, s.recorded = make(map[*resp.Peer]*peer), make(map[*resp.Peer]int)
+	var err error
+	if s.redis, err = embedded(time.Now()); err != nil {
 		return nil, err
 	}
-	_ = c.Close()
 	s.front = s.redis.Server()
 	s.front.SetPreHook(s.before)
 	return s, nil
 }
 
-// serve connects a process.
-func (s *server) serve(n *network) func(net.Conn, int, *link) {
-	return func(c net.Conn, _ int, l *link) {
-		number := strconv.Itoa(l.number)
-		n.mu.Lock()
-		enter := fmt.Sprintf("*2\r\n$%d\r\n%s\r\n$%d\r\n%s\r\n", len(enterCommand), enterCommand, len(number), number)
-		c.(serverEnd).up.addLocked(time.Now(), []byte(enter))
-		n.mu.Unlock()
-		s.redis.Server().ServeConn(c)
+// embedded returns an embedded server without a listener.
+func embedded(now time.Time) (*miniredis.Miniredis, error) {
+	m := miniredis.NewMiniRedis()
+	m.ClockTTL(true)
+	m.SetTime(now)
+	c, err := m.Dial() // makes the server run without a listener
+	if err != nil {
+		return nil, err
 	}
+	return m, c.Close()
+}
+
+// serve connects a process.
+func (s *server) serve(c net.Conn, of *conn) {
+	number, to := strconv.Itoa(of.link.number), string(of.to)
+	enter := fmt.Sprintf("*3\r\n$%d\r\n%s\r\n$%d\r\n%s\r\n$%d\r\n%s\r\n",
+		len(enterCommand), enterCommand, len(number), number, len(to), to)
+	of.link.net.mu.Lock()
+	of.up.addLocked(time.Now(), []byte(enter))
+	of.link.net.mu.Unlock()
+	s.redis.Server().ServeConn(c)
 }
 
 // before is called before each command, also before those of scripts. It reports whether it has answered.
 func (s *server) before(p *resp.Peer, command string, args ...string) (done bool) {
 	if command == enterCommand {
-		s.enter(p, args[0])
+		s.enter(p, args[0], address(args[1]))
 		return true
 	}
 	s.mu.Lock()
-	link, outer := s.peers[p]
+	client, outer := s.peers[p]
+	if outer {
+		if old := s.deposedLocked(client); old != nil {
+			s.mu.Unlock()
+			old.answer(p, command, args)
+			return true
+		}
+		if s.answersLocked(p, client, command, args) {
+			s.mu.Unlock()
+			return true
+		}
+	}
 	_, recorded := s.recorded[p]
 	name := nameOf(command, args)
 	if outer && !recorded && (strings.HasPrefix(name, "rate_") || strings.HasPrefix(name, "delay_")) {
 		s.mu.Unlock()
-		s.record(p, link, command, args)
+		s.record(p, client, command, args)
 		return true
 	}
 	if !outer && command != "SCRIPT" {
@@ -132,7 +161,7 @@ func (s *server) before(p *resp.Peer, command string, args ...string) (done bool
 	}
 	clock := now.Add(s.ahead)
 	e := execution{
-		at: s.stamp(), clock: clock.UnixMicro(), link: link, name: name, keys: keysOf(command, args),
+		at: s.stamp(), clock: clock.UnixMicro(), link: client.link, name: name, keys: keysOf(command, args),
 		ran: !strings.HasPrefix(command, "EVAL"),
 	}
 	if strings.HasPrefix(e.name, "rate_set") {
@@ -154,13 +183,62 @@ func (s *server) before(p *resp.Peer, command string, args ...string) (done bool
 	return false
 }
 
+// answersLocked answers a command of a client for which it matters who the client or the server is.
+func (s *server) answersLocked(p *resp.Peer, c *peer, command string, args []string) (done bool) {
+	logsIn := command == "AUTH" || command == "HELLO" && len(args) > 1 // go-redis gives no other option
+	switch {
+	case logsIn && !slices.Contains(args, s.password):
+		p.WriteError("WRONGPASS invalid username-password pair or user is disabled.")
+	case command == "AUTH":
+		p.WriteOK()
+	case command == "INFO":
+		p.WriteBulk(identity(s.primary, c.stale))
+	case c.stale && writes(command):
+		p.WriteError(readOnly)
+	default:
+		return false
+	}
+	return true
+}
+
+// firstPassword is the password of the server until it is rotated.
+const firstPassword = "password-1"
+
+// rotate gives the server another password. Connections that exist stay logged in.
+func (s *server) rotate() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	number, _ := strconv.Atoi(strings.TrimPrefix(s.password, "password-"))
+	s.password = fmt.Sprint("password-", number+1)
+}
+
+// secret returns the present password.
+func (s *server) secret() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.password
+}
+
+// outdate makes the connections of a process lead to a server that has become a replica.
+func (s *server) outdate(link int) (outdated int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.peers {
+		if c.link == link {
+			c.stale = true
+			outdated++
+		}
+	}
+	return outdated
+}
+
 // record has the server execute a script about a limit or a queue, for a peer that keeps the reply.
-func (s *server) record(p *resp.Peer, link int, command string, args []string) {
+func (s *server) record(p *resp.Peer, client *peer, command string, args []string) {
 	var reply bytes.Buffer
 	q := resp.NewPeer(bufio.NewWriter(&reply))
 	q.Resp3 = p.Resp3
 	s.mu.Lock()
-	s.peers[q], s.recorded[q] = link, -1
+	s.peers[q], s.recorded[q] = client, -1
 	s.mu.Unlock()
 	s.recording.Lock()
 	s.front.Dispatch(q, slices.Concat([]string{command}, args))
@@ -187,11 +265,11 @@ func (s *server) stamp() int64 {
 	return s.last
 }
 
-func (s *server) enter(p *resp.Peer, number string) {
+func (s *server) enter(p *resp.Peer, number string, to address) {
 	i, _ := strconv.Atoi(number)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.peers[p] = i
+	s.peers[p] = &peer{link: i, to: to}
 	p.OnDisconnect(func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -28,7 +28,7 @@ func (w *world) reserve(
 	}
 	w.mu.Lock()
 	result.Allowed = err == nil
-	w.returnedLocked(ctx, p, r, err, result)
+	w.returnedLocked(ctx, p, r, o, err, result)
 	if waited == nil && !leaves {
 		r.used = min(o.Used, o.N)
 	}

@@ -111,7 +111,7 @@ func TestControls(t *testing.T) {
 			case why != "":
 				note(t, sim.Finding{Finding: c.Name, Elsewhere: fmt.Sprintf("%q of make controls: %s", c.Scenario.Name, why)})
 			default:
-				find(t, c.Name, "", []string{c.Kind}, c.Promises)
+				find(t, c.Name, sim.Orders{Kinds: []string{c.Kind}}, c.Promises)
 			}
 		})
 	}
@@ -131,15 +131,15 @@ var elsewhere = map[string]string{
 const putIntoScripts = "here TestPutBack changes the scripts and package delay"
 
 // find runs schedules until one breaks a promise, of those that are named if some are, and that one twenty times.
-func find(t *testing.T, name, binary string, kinds, promises []string) {
+func find(t *testing.T, name string, orders sim.Orders, promises []string) {
 	t.Helper()
 	most, runs := 300, 20
-	if kinds == nil {
+	if len(orders.Kinds) == 0 {
 		most = 2000
 	}
 	seeds, promise := 0, ""
 	var found *sim.Result
-	orders := sim.Orders{Seed: 1, Count: most, Kinds: kinds, Binary: binary}
+	orders.Seed, orders.Count = 1, most
 	require.NoError(t, orders.Each(func(res *sim.Result) bool {
 		seeds++
 		for _, f := range res.Faults {
@@ -150,6 +150,6 @@ func find(t *testing.T, name, binary string, kinds, promises []string) {
 		return found == nil
 	}))
 	require.NotNil(t, found, "not found in %d seeds", seeds)
-	orders.Count, orders.Schedule = runs, sim.Draw(found.Seed, kinds...)
+	orders.Count, orders.Schedule = runs, sim.Draw(found.Seed, orders.Kinds...)
 	note(t, sim.Finding{Finding: name, Seeds: seeds, By: promise, Again: orders.Repeat(promise), Runs: runs})
 }

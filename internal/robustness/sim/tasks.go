@@ -151,6 +151,9 @@ func (w *world) doTask(ctx context.Context, p *process, o Op) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if err != nil && ctx.Err() == nil {
+		w.troubledLocked(p, o, c.called, false, err)
+	}
 	c.returned, c.done, c.err = w.stampLocked(), done, err
 	w.traceLocked(c.returned, fmt.Sprintf("process %d: #%s returned %v, %v", p.number, c.payload, done, err))
 }
@@ -182,7 +185,7 @@ func callTask(ctx context.Context, q *delay.Queue, o Op, payload string) (done b
 func (w *world) serveTasks(p *process, o Op) {
 	ctx, cancel := context.WithTimeout(context.Background(), o.Hold)
 	defer cancel()
-	ends := time.Now().Add(o.Hold)
+	ends, called := time.Now().Add(o.Hold), w.since()
 	err := safely(func() error {
 		return w.queueOf(p, o.Object).Serve(ctx, int(o.N), func(ctx context.Context, t *delay.Task) error {
 			return w.handle(ctx, p, o.Object, t)
@@ -195,7 +198,10 @@ func (w *world) serveTasks(p *process, o Op) {
 	w.mu.Lock()
 	w.traceLocked(w.stampLocked(), fmt.Sprintf("process %d: Serve returned %v", p.number, err))
 	known := []error{nil, delay.ErrServing, delay.ErrClosed, context.DeadlineExceeded}
-	w.refused = w.refused || !slices.ContainsFunc(known, func(e error) bool { return errors.Is(err, e) })
+	if !slices.ContainsFunc(known, func(e error) bool { return errors.Is(err, e) }) {
+		w.refused = true
+		w.troubledLocked(p, o, called, false, err)
+	}
 	longest := w.longestTaskLocked()
 	w.mu.Unlock()
 	if limit := w.Lease + longest + w.Tick + time.Second; late > limit && !w.has("process stands still") {

@@ -20,7 +20,9 @@ type world struct {
 	start  time.Time
 	server *server
 	net    *network
-	admin  *process // that no fault is about
+
+	sentinel *sentinel // of a schedule whose clients ask one
+	admin    *process  // that no fault is about
 
 	injecting, operating, shuts sync.WaitGroup
 
@@ -36,6 +38,8 @@ type world struct {
 	asked   []*request // of limits
 	limits  []change   // of limits
 	spans   []span
+
+	troubles []trouble
 
 	planned   map[string]Op // of tasks, by payload
 	taskCalls []*taskCall
@@ -76,6 +80,9 @@ type holding struct {
 	object  int
 	id      uint64
 	hold    robustness.Hold
+	lost    bool  // its client was told before it released it
+	n       int64 // permits
+	shared  bool
 	since   time.Time
 }
 
@@ -385,7 +392,13 @@ func (w *world) run() {
 		return
 	}
 	w.net = newNetwork(w.Seed, w.Least, w.Most)
-	w.net.serve = w.server.serve(w.net)
+	w.net.serve, w.net.hides = w.serve, w.Hidden
+	if w.Client != plainClient {
+		if w.sentinel, err = newSentinel(); err != nil {
+			w.faultf("no trouble", "server", "%v", err)
+			return
+		}
+	}
 	if w.admin, err = w.newProcess(); err != nil {
 		w.faultf("no trouble", "process", "%v", err)
 		return
