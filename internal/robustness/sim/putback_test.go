@@ -3,6 +3,7 @@ package sim_test
 import (
 	"cmp"
 	"encoding/json"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -189,6 +190,19 @@ var tasksWrongly = []fault{
 	}}},
 }
 
+// inferred are ways to infer who the primary is, whether it is well, and what its answers mean, by the promise that
+// each breaks.
+var inferred = map[string][]fault{
+	"a failover has one holder soon": {
+		{"renewals stay on connections to a primary that was replaced", []edit{{
+			"internal/redisconn/server.go", `!s.cluster && now.Sub(p.since) > maxAge`, `false`,
+		}}},
+		{"renewals of a FailoverClusterClient stay with a primary that was replaced", []edit{{
+			"internal/redisconn/masters.go", `Sub(m.asked) > maxAge`, `Sub(m.asked) > time.Hour`,
+		}}},
+	},
+}
+
 // TestPutBack puts each fault back, and runs schedules until one finds it.
 func TestPutBack(t *testing.T) {
 	if os.Getenv("CONTROLS") == "" {
@@ -205,6 +219,16 @@ func TestPutBack(t *testing.T) {
 			})
 		}
 	}
+	for promise, faults := range inferred {
+		for _, f := range faults {
+			if only := os.Getenv("CONTROL"); cmp.Or(only, f.name) != f.name {
+				continue
+			}
+			t.Run(f.name, func(t *testing.T) {
+				find(t, f.name, sim.Orders{Binary: build(t, f.edits), Health: true}, []string{promise})
+			})
+		}
+	}
 }
 
 // TestPutBack_EditsFit finds edits whose text is no longer in the library, without the minutes that TestPutBack takes.
@@ -213,7 +237,8 @@ func TestPutBack_EditsFit(t *testing.T) {
 	if os.Getenv("SIM_ORDERS") != "" {
 		t.Skip("only other tests give orders")
 	}
-	for _, f := range slices.Concat(putBack, settledWrongly, tasksWrongly) {
+	all := slices.Concat(slices.Collect(maps.Values(inferred))...)
+	for _, f := range slices.Concat(putBack, settledWrongly, tasksWrongly, all) {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
 			edited(t, t.TempDir(), f.edits)
