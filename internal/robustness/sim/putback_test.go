@@ -67,12 +67,12 @@ var putBack = []fault{
 `, ``},
 		{"internal/scripts/rate_window.lua", `  write_back(state_key, value, '0:1')`, ``},
 		{"internal/scripts/rate_log.lua", `elseif ARGV[2] == '-2' then`, `elseif ARGV[2] == '-9' then`},
-		{"ratelimit/outage.go", `		br.up()
-		b.client.logger.Info(`, `		b.share.mu.Lock()
-		b.share.keys, b.share.overflow = nil, nil
-		b.share.mu.Unlock()
-		br.up()
-		b.client.logger.Info(`},
+		{"ratelimit/outage.go", `	br.up()
+	b.client.logger.Info(`, `	b.share.mu.Lock()
+	b.share.keys, b.share.overflow = nil, nil
+	b.share.mu.Unlock()
+	br.up()
+	b.client.logger.Info(`},
 	}},
 }
 
@@ -199,6 +199,17 @@ var inferred = map[string][]fault{
 		}}},
 		{"renewals of a FailoverClusterClient stay with a primary that was replaced", []edit{{
 			"internal/redisconn/masters.go", `Sub(m.asked) > maxAge`, `Sub(m.asked) > time.Hour`,
+		}}},
+	},
+	"a process recovers": {
+		{"a call over a bad connection is not repeated", []edit{{
+			"internal/calls/calls.go", `if j.checked || !redisconn.OfConnection(err) {`, `if true || j.checked {`,
+		}}},
+		{"a check of a node asks over an old connection", []edit{{
+			"internal/redisconn/refresh.go", `return askFresh(ctx, c, ask) }`, `return Answer(ask(ctx, c)) }`,
+		}}},
+		{"a check of a node leaves bad connections in the pool", []edit{{
+			"internal/redisconn/refresh.go", `askIdle(ctx, c, ask); return nil }`, `return nil }`,
 		}}},
 	},
 }
