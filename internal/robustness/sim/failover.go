@@ -82,7 +82,8 @@ func identity(addr address, replica bool) string {
 	if replica {
 		role = "slave"
 	}
-	lines := []string{"# Server", "redis_version:8.4.0", fmt.Sprintf("run_id:%040x", string(addr)), "# Replication", "role:" + role}
+	id := fmt.Sprintf("run_id:%040x", string(addr))
+	lines := []string{"# Server", "redis_version:8.4.0", id, "# Replication", "role:" + role}
 	return strings.Join(lines, "\r\n") + "\r\n"
 }
 
@@ -218,12 +219,8 @@ func (s *sentinel) promote(to address) {
 		go f()
 	}
 	s.mu.Unlock()
-	text := primaryName
-	for _, a := range []address{from, to} {
-		host, port, _ := strings.Cut(string(a), ":")
-		text += " " + host + " " + port
-	}
-	s.redis.Publish("+switch-master", text)
+	addrs := strings.ReplaceAll(string(from+" "+to), ":", " ")
+	s.redis.Publish("+switch-master", primaryName+" "+addrs)
 }
 
 // serve connects a process to a server or to the Sentinel.

@@ -35,14 +35,14 @@ const idle = 40
 // pool makes a fault in which all connections that a process has go bad, those of a full pool among them. Connections
 // that it makes from then on work.
 func pool(name string, spoil func(w *world, p *process) int) *FaultKind {
-	return &FaultKind{Name: name, process: true, private: true, pool: true, draw: nothing,
-		inject: func(w *world, f Fault, met func()) {
-			p := w.slot(f)
-			p.fillPool()
-			if spoil(w, p) >= idle {
-				met()
-			}
-		}}
+	inject := func(w *world, f Fault, met func()) {
+		p := w.slot(f)
+		p.fillPool()
+		if spoil(w, p) >= idle {
+			met()
+		}
+	}
+	return &FaultKind{Name: name, process: true, private: true, pool: true, draw: nothing, inject: inject}
 }
 
 // fillPool has as many idle connections made as calls at one instant leave behind.

@@ -155,7 +155,7 @@ func (w *world) watchHolders(f Fault) {
 			switch {
 			case isTasks(o.Kind):
 				w.watchRuns(i)
-			case !isLimit(o.Kind) && !robustness.KindOf(o.Kind).Counting: // permits without leases stay with the old primary
+			case !isLimit(o.Kind) && !robustness.KindOf(o.Kind).Counting: // those stay with the old primary
 				w.watchHolds(i)
 			}
 		}

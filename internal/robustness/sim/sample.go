@@ -22,6 +22,7 @@ type Sample struct {
 
 // NewSample makes the clients of a sample.
 func NewSample(s *Schedule, rdb *redis.Client) (*Sample, error) {
+	s.Faults, s.Client = nil, plainClient // which have a part in how clients are made
 	w := newWorld(s)
 	w.start = time.Now()
 	w.net = newNetwork(0, 0, 0)
