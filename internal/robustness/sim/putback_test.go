@@ -212,6 +212,37 @@ var inferred = map[string][]fault{
 			"internal/redisconn/refresh.go", `askIdle(ctx, c, ask); return nil }`, `return nil }`,
 		}}},
 	},
+	"a policy decides in an outage": {
+		{"an unknown answer is final", []edit{{
+			"internal/redisconn/class.go", `return Unavailable, false`, `return Fault, true`,
+		}}},
+	},
+	"Serve goes on through an outage": {
+		{"Serve ends while a password is rotated", []edit{{
+			"delay/work.go", `redisconn.IsLoginRefused(err) && !endures`, `redisconn.IsLoginRefused(err) && (!endures || true)`,
+		}}},
+	},
+	"a waiter waits through an outage": {
+		{"a waiting Lock ends while a password is rotated", []edit{{
+			"redislock/acquire.go", `case head.waits() && head.endures(&r):`,
+			`case head.waits() && !redisconn.IsLoginRefused(err) && head.endures(&r):`,
+		}}},
+		{"a waiting Acquire ends while a password is rotated", []edit{{
+			"semaphore/call.go", `(!login || waits(w))`, `!login`,
+		}}},
+		{"a waiting Acquire ends in an outage", []edit{{
+			"semaphore/call.go", `case w.Waits() && begun &&`, `case w.Waits() && begun && login &&`,
+		}}},
+		{"a wait for a limit ends while a password is rotated", []edit{{
+			"ratelimit/job.go", `case redisconn.IsLoginRefused(err) && l.trouble`, `case false && l.trouble`,
+		}}},
+	},
+	"a release that fails is sent again": {
+		{"a release is dropped whose login is refused", []edit{{
+			"internal/cleanup/cleanup.go", `case err != nil && redisconn.Permanent(err):`,
+			`case err != nil && (redisconn.Permanent(err) || redisconn.IsLoginRefused(err)):`,
+		}}},
+	},
 }
 
 // TestPutBack puts each fault back, and runs schedules until one finds it.
