@@ -27,13 +27,12 @@ func (l Level) Compare(other Level) int {
 	return cmp.Compare(slices.Index(levels, l), slices.Index(levels, other))
 }
 
-// Report is the result of Check of a Client: the servers, the rights that were checked, and the findings.
+// Report is the result of Check of a Client: the servers, the rights that were checked, and the findings. The topology
+// "slots" is that of a ClusterClient with ClusterSlots, such as the client of redis.NewFailoverClusterClient.
 type Report struct {
-	Package string `json:"package"` // the package of the client, for example "redislock"
-	User    string `json:"user"`    // the ACL user in the options of the (first) client, or "default"
-	// Topology is "single", "sentinel", "cluster", "ring", "quorum", "unknown", or "slots": a ClusterClient with
-	// ClusterSlots, such as that of redis.NewFailoverClusterClient.
-	Topology string    `json:"topology"`
+	Package  string    `json:"package"`  // the package of the client, for example "redislock"
+	User     string    `json:"user"`     // the ACL user in the options of the (first) client, or "default"
+	Topology string    `json:"topology"` // "single", "sentinel", "slots", "cluster", "ring", "quorum" or "unknown"
 	Servers  []Server  `json:"servers"`  // the servers that were asked; in a cluster, the masters
 	Rights   []string  `json:"rights"`   // the rights that were tried: commands, and keys and channels of the objects
 	Findings []Finding `json:"findings"` // the worst first
