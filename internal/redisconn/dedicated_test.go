@@ -306,6 +306,7 @@ func TestDedicated_RepeatsOnANewConnection(t *testing.T) {
 			var bad redistest.FaultDialer
 			var later atomic.Bool
 			rdb := redistest.Shared(t).Client(t, func(o *redis.Options) {
+				o.ReadTimeout = 300 * time.Millisecond
 				o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 					if later.Load() {
 						return new(net.Dialer).DialContext(ctx, network, addr)
@@ -343,6 +344,7 @@ func TestDedicated_OfAClusterRepeatsOnANewConnection(t *testing.T) {
 	var bad redistest.FaultDialer
 	var later atomic.Bool
 	rdb := redistest.SharedCluster(t).Client(t, func(o *redis.ClusterOptions) {
+		o.ReadTimeout = 300 * time.Millisecond
 		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			if later.Load() {
 				return new(net.Dialer).DialContext(ctx, network, addr)

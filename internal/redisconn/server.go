@@ -10,7 +10,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/joined"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
@@ -34,6 +33,7 @@ type server struct {
 type pool struct {
 	client redis.UniversalClient
 	since  time.Time // before its first connection was made
+	failed bool      // a call over it has failed
 	calls  int       // in flight
 }
 
@@ -87,12 +87,23 @@ func (d *Dedicated) newCluster(c *redis.ClusterClient) *server {
 	opt.ContextTimeoutEnabled = true
 	opt.PoolSize, opt.MinIdleConns, opt.MaxActiveConns = d.poolSize, 0, 0
 	opt.PipelinePoolSize = -1 // pipelines are all there is
-	client := func() redis.UniversalClient {
+	client := func() *redis.ClusterClient {
 		opt := opt // NewClusterClient changes it
 		return redis.NewClusterClient(&opt)
 	}
-	open := func() (*pool, error) { return &pool{client: client(), since: d.wheel.Now()}, nil }
-	return &server{dedicated: d, cluster: true, client: client, open: open, old: make(map[*pool]bool)}
+	open := func() (*pool, error) {
+		since, c := d.wheel.Now(), client()
+		// It asks a node for the masters. Until one has answered, calls stay with the pool that they have.
+		if _, err := c.MasterForKey(d.ctx, ""); err != nil {
+			_ = c.Close()
+			return nil, err
+		}
+		return &pool{client: c, since: since}, nil
+	}
+	return &server{
+		dedicated: d, cluster: true, opening: query{dedicated: d}, old: make(map[*pool]bool),
+		client: func() redis.UniversalClient { return client() }, open: open,
+	}
 }
 
 // run sends calls in a batch. Calls that fail although the server may be well are sent again over new connections.
@@ -101,14 +112,22 @@ func (s *server) run(ctx context.Context, maxAge time.Duration, calls []scripts.
 		return scripts.RunBatch(ctx, s.client(), calls)
 	}
 	p := s.enter(ctx, maxAge)
-	cmds := s.send(ctx, p, calls)
+	cmds := scripts.RunBatch(ctx, p.client, calls)
+	s.leave(p)
 	var failed []int
 	for i, cmd := range cmds {
 		if misled(cmd.Err()) {
 			failed = append(failed, i)
 		}
 	}
-	if len(failed) == 0 || ctx.Err() != nil {
+	if len(failed) == 0 {
+		return cmds
+	}
+	s.mu.Lock()
+	p.failed = true
+	s.mu.Unlock()
+	Reload(p.client) // another node of the cluster may be the master
+	if ctx.Err() != nil {
 		return cmds
 	}
 	other := s.enterOther(ctx, p, maxAge)
@@ -122,24 +141,14 @@ func (s *server) run(ctx context.Context, maxAge time.Duration, calls []scripts.
 	return cmds
 }
 
-// send sends calls over a pool that may be bad. It leaves half of the time of ctx for another pool.
-func (s *server) send(ctx context.Context, p *pool, calls []scripts.Call) []*redis.Cmd {
-	defer s.leave(p)
-	if deadline, ok := ctx.Deadline(); ok {
-		var cancel context.CancelFunc
-		ctx, cancel = s.dedicated.wheel.WithTimeout(ctx, deadline.Sub(contexts.Now())/2)
-		defer cancel()
-	}
-	return scripts.RunBatch(ctx, p.client, calls)
-}
-
 // misled reports whether a call failed in a way for which its connection may be the cause: it has no answer, or a
 // server answered that is no primary any more.
 func misled(err error) bool {
 	return err != nil && (!Refused(err) || strings.Contains(err.Error(), "READONLY"))
 }
 
-// enter returns the pool for a call. If the pool is older than maxAge, enter tries to replace it first.
+// enter returns the pool for a call. If the pool is older than maxAge, or a call over it has failed, enter tries to
+// replace it first.
 func (s *server) enter(ctx context.Context, maxAge time.Duration) *pool {
 	now := s.dedicated.wheel.Now()
 	s.mu.Lock()
@@ -149,10 +158,18 @@ func (s *server) enter(ctx context.Context, maxAge time.Duration) *pool {
 			_ = s.pool.client.Close()
 		}
 	}
-	p := s.pool
+	p, failed, age := s.pool, s.pool.failed, now.Sub(s.pool.since)
 	s.mu.Unlock()
-	if !s.cluster && now.Sub(p.since) > maxAge {
-		s.opening.run(ctx, maxAge, func() { s.replace(p) })
+	replace := func() { s.replace(p) }
+	switch {
+	case s.cluster:
+		if failed && age > maxAge/2 { // a new pool connects to all masters
+			s.opening.start(maxAge/2, replace) // nobody waits: a node that hangs must not delay others
+		}
+	case failed:
+		s.opening.run(ctx, 0, replace)
+	case age > maxAge:
+		s.opening.run(ctx, maxAge, replace)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,10 +186,8 @@ func (s *server) enterOther(ctx context.Context, p *pool, maxAge time.Duration) 
 	case replaced:
 	case !s.cluster:
 		s.opening.run(ctx, 0, func() { s.replace(p) })
-	case s.dedicated.wheel.Now().Sub(p.since) > maxAge/2: // its calls make connections to all masters
-		s.replace(p)
-	default:
-		Reload(p.client)
+	case s.dedicated.wheel.Now().Sub(p.since) > maxAge/2:
+		s.opening.run(ctx, maxAge/2, func() { s.replace(p) })
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
