@@ -195,7 +195,7 @@ var tasksWrongly = []fault{
 var inferred = map[string][]fault{
 	"a failover has one holder soon": {
 		{"renewals stay on connections to a primary that was replaced", []edit{{
-			"internal/redisconn/server.go", `!s.cluster && now.Sub(p.since) > maxAge`, `false`,
+			"internal/redisconn/server.go", `case age > maxAge:`, `case age < 0:`,
 		}}},
 		{"renewals of a FailoverClusterClient stay with a primary that was replaced", []edit{{
 			"internal/redisconn/masters.go", `Sub(m.asked) > maxAge`, `Sub(m.asked) > time.Hour`,
