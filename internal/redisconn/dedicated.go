@@ -7,7 +7,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/joined"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -72,14 +71,19 @@ func NewDedicated(rdb redis.UniversalClient, w *wheel.Wheel, poolSize int) *Dedi
 // Close closes the connections and waits until the goroutines have ended, or until ctx ends. A second Close waits
 // again.
 func (d *Dedicated) Close(ctx context.Context) error {
-	var errs []error
-	if d.whole != nil {
-		errs = append(errs, d.whole.close())
-	}
 	d.mu.Lock()
-	d.cancel() // nothing starts after this
-	for _, s := range d.servers {
-		errs = append(errs, s.close())
+	if d.ctx.Err() == nil {
+		var pools []*pool
+		if d.whole != nil {
+			pools = d.whole.end()
+		}
+		for _, s := range d.servers {
+			pools = append(pools, s.end()...)
+		}
+		for _, p := range pools {
+			d.running.Go(func() { _ = p.client.Close() })
+		}
+		d.cancel() // nothing starts after this
 	}
 	d.mu.Unlock()
 	idle := make(chan struct{})
@@ -89,10 +93,10 @@ func (d *Dedicated) Close(ctx context.Context) error {
 	}()
 	select {
 	case <-idle:
+		return nil
 	case <-ctx.Done():
-		errs = append(errs, ctx.Err())
+		return ctx.Err()
 	}
-	return joined.Errors(errs...)
 }
 
 // start runs f on a goroutine for which Close waits, unless Close was called.
@@ -187,7 +191,7 @@ func (d *Dedicated) serverAt(id serverID, like *redis.Client) *server {
 		s = d.newServer(opt)
 		d.servers[id] = s
 		if d.ctx.Err() != nil {
-			_ = s.close()
+			s.end()
 		}
 	}
 	return s

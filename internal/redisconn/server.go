@@ -2,7 +2,9 @@ package redisconn
 
 import (
 	"context"
+	"maps"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -10,7 +12,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/joined"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -228,25 +229,30 @@ func (s *server) leave(p *pool) {
 	}
 	s.mu.Unlock()
 	if unused {
-		_ = p.client.Close()
+		s.dispose(p)
 	}
 }
 
-// close closes the pools. Calls in flight fail.
-func (s *server) close() error {
+// dispose closes a pool in the background: go-redis waits for the set-up of a connection, which may hang.
+func (s *server) dispose(p *pool) {
+	closes := func() { _ = p.client.Close() }
+	if !s.dedicated.start(closes) {
+		closes()
+	}
+}
+
+// end returns the pools, which the caller closes. Calls in flight fail then.
+func (s *server) end() (pools []*pool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || s.open == nil {
 		return nil
 	}
 	s.closed = true
-	var errs []error
 	if s.pool != nil {
-		errs = append(errs, s.pool.client.Close())
+		pools = append(pools, s.pool)
 	}
-	for p := range s.old {
-		errs = append(errs, p.client.Close())
-	}
+	pools = slices.AppendSeq(pools, maps.Keys(s.old))
 	clear(s.old)
-	return joined.Errors(errs...)
+	return pools
 }
