@@ -189,6 +189,14 @@ func (h *history) holder() (by string, holds int) {
 	return by, len(h.holds)
 }
 
+// firstLasts reports whether the first hold goes on. Another may have got one at a primary that was replaced, which a
+// client that holds nothing learns of late; see shared.
+func (h *history) firstLasts() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.holds) > 0 && h.holds[0].until.IsZero() && h.holds[0].valid()
+}
+
 // shared returns the longest time for which two relied on the object, and until when that was so.
 func (h *history) shared() (longest time.Duration, last time.Time) {
 	h.mu.Lock()

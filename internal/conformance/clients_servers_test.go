@@ -267,7 +267,7 @@ type serverEvent struct {
 	// and a replica that does not hear of it any more is going to take over.
 	inject func(r *run)
 
-	always []topology // on which it happens even if the tests do not run at full size
+	always []topology // on which it happens beside other tests too
 	keeps  bool       // nobody loses what was held before: the new primary, if any, knows of it
 	splits bool       // for a while, two servers take writes
 	kept   bool       // and open connections stay with the old one for ever

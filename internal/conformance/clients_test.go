@@ -38,8 +38,8 @@ func TestClients(t *testing.T) {
 				if on != oneServer || event.inject != nil {
 					redistest.SkipIfShort(t)
 				}
-				if !testsize.Full() && !slices.Contains(event.always, on) {
-					t.Skip("runs at full size")
+				if !testsize.Alone() && !slices.Contains(event.always, on) {
+					t.Skip("runs at full size if -run selects it")
 				}
 				r := newRun(t, on, event)
 				if event.inject == nil {
@@ -397,7 +397,7 @@ func (o *object) judge(r *run) error {
 	}); err != nil {
 		return err
 	}
-	if r.event.keeps && !o.lost && !r.event.kept && holds > 1 && r.stalled() < slack {
+	if r.event.keeps && !o.lost && !r.event.kept && !o.history.firstLasts() && r.stalled() < slack {
 		return errors.New("lost")
 	}
 	o.contenders[by].stop()
