@@ -39,7 +39,7 @@ func (m *masters) of(
 	old := m.query.dedicated.wheel.Now().Sub(m.asked) > maxAge
 	m.mu.Unlock()
 	if old {
-		m.query.run(ctx, maxAge, m.refresh)
+		m.query.run(ctx, maxAge, patience, m.refresh)
 	}
 	like, err = m.cluster.MasterForKey(ctx, key)
 	if err != nil {

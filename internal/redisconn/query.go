@@ -8,8 +8,9 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 )
 
-// patience bounds how long a background call waits for the answer to a query.
-const patience = 250 * time.Millisecond
+// patience bounds how long a call waits for the answer to a query that it can do without. A call that has failed on the
+// pool that it has waits for longer.
+const patience, longPatience = 250 * time.Millisecond, 2 * time.Second
 
 // query runs a blocking question for calls that can do without the answer: one at a time, on a goroutine of its own.
 type query struct {
@@ -21,9 +22,9 @@ type query struct {
 	slow    bool          // a call has given up waiting for pending
 }
 
-// run starts ask, unless it runs or began within the pause, and waits for its end. It waits at most for patience and
-// for half of the time of ctx, and not at all if another call has given up before.
-func (q *query) run(ctx context.Context, pause time.Duration, ask func()) {
+// run starts ask, unless it runs or began within the pause, and waits for its end. It waits at most for half of the
+// time of ctx, and not at all if another call has given up before.
+func (q *query) run(ctx context.Context, pause, patience time.Duration, ask func()) {
 	pending := q.start(pause, ask)
 	if pending == nil {
 		return

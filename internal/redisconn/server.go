@@ -168,9 +168,9 @@ func (s *server) enter(ctx context.Context, maxAge time.Duration) *pool {
 			s.opening.start(maxAge/2, replace) // nobody waits: a node that hangs must not delay others
 		}
 	case failed:
-		s.opening.run(ctx, 0, replace)
+		s.opening.run(ctx, 0, patience, replace)
 	case age > maxAge:
-		s.opening.run(ctx, maxAge, replace)
+		s.opening.run(ctx, maxAge, patience, replace)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,9 +186,9 @@ func (s *server) enterOther(ctx context.Context, p *pool, maxAge time.Duration) 
 	switch {
 	case replaced:
 	case !s.cluster:
-		s.opening.run(ctx, 0, func() { s.replace(p) })
+		s.opening.run(ctx, 0, longPatience, func() { s.replace(p) })
 	case s.dedicated.wheel.Now().Sub(p.since) > maxAge/2:
-		s.opening.run(ctx, maxAge/2, func() { s.replace(p) })
+		s.opening.run(ctx, maxAge/2, longPatience, func() { s.replace(p) })
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
