@@ -30,7 +30,7 @@ type server struct {
 	closed bool
 }
 
-// pool is a redis client. server.mu guards its fields, which have no meaning for a client that is not replaced.
+// pool is a redis client with its connections. server.mu guards failed and calls; the rest does not change.
 type pool struct {
 	client redis.UniversalClient
 	since  time.Time // before its first connection was made
