@@ -29,18 +29,26 @@ type attempt struct {
 	Task
 	headers string
 	due     time.Time // when it may begin
+	server  *server
+	key     string // the id of its lease
 	lease   *renewal.Lease
-	timer   wheel.Timer // until it is due
+
+	// The mu of the server guards the fields below.
+	timer wheel.Timer // until it is due
+	began time.Time   // when a worker took it
+	told  bool        // Redis knows that it has begun
+	ended bool
 }
 
-// ending is the end of an attempt, as the script takes it.
+// ending is the end of an attempt, or its beginning, as the script takes it.
 type ending struct {
-	id      string
-	token   int64
+	attempt *attempt
 	outcome Outcome
 	pause   time.Duration // until the next attempt may begin
-	size    int           // of the payload, a guess for that of a task that was scheduled meanwhile
 }
+
+// begun is the word for the beginning of an attempt in the place of an Outcome.
+const begun Outcome = "begun"
 
 // work runs tasks while there are any. If a function of the user ends the goroutine, another continues the worker.
 func (s *server) work(a *attempt) {
@@ -113,6 +121,7 @@ func (s *server) leave(a *attempt, outcome Outcome, pause, took time.Duration) (
 	s.endLocked(a, outcome, pause)
 	if len(s.ready) > 0 {
 		next, s.ready = s.ready[0], s.ready[1:]
+		s.takeLocked(next)
 	} else if s.running--; s.stopped && s.running == 0 {
 		close(s.idle)
 	}

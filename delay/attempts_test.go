@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math"
 	"runtime"
-	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -150,14 +149,6 @@ func TestServe_ATaskWhoseLeaseIsLostDoesNotBegin(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, ends, "Redis counts the end of its lease")
 	require.EqualValues(t, 1, c.Stats().Lost)
-}
-
-func TestServe_ACallTakesEndsOfBoundedPayloads(t *testing.T) {
-	t.Parallel()
-	q := newClient(t, redistest.Shared(t).Client(t)).Queue(redistest.Name(t))
-	require.Equal(t, 500, q.EndsOfACall(make([]int, 600)...))
-	require.Equal(t, 4, q.EndsOfACall(slices.Repeat([]int{delay.MaxPayload}, 12)...))
-	require.Equal(t, 1, q.EndsOfACall(5<<20, 0), "one is never too long")
 }
 
 // Ends for which a call has no room are recorded by the next one, not when the leases end.

@@ -46,7 +46,7 @@ func (q *Queue) needs() []check.Needs {
 		Commands: []string{"zrangebyscore"},
 		Name:     q.name,
 		Keys: append(keysOf(q.name), c.recordKey(q.name, "edits"), c.recordKey(q.name, "claims"),
-			scripts.DelayKey(q.name, "token")),
+			scripts.DelayKey(q.name, "token"), scripts.DelayKey(q.name, "since")),
 	}
 	return []check.Needs{own, check.Listening(q.name, scripts.DelayChannel(q.name))}
 }

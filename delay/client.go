@@ -54,6 +54,7 @@ type Client struct {
 	// Each group runs at most one attempt per queue at a time. The numbers of calls rely on that.
 	edits  *waitqueue.Group[string, *edit]
 	claims *waitqueue.Group[string, *server]
+	solo   solo
 
 	mu      sync.Mutex
 	serving map[string]*server // guarded by mu; by the tag of the queue

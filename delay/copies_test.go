@@ -3,6 +3,7 @@ package delay_test
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"testing"
@@ -26,6 +27,10 @@ type process struct {
 	at    time.Time     // at which the clock of Redis stands still, if it is not zero
 	lease time.Duration // 0 means redistest.SafeLease
 	kept  int           // failed tasks that are kept; 0 means 100
+	busy  int           // workers; all others are free
+
+	careful bool   // of the last call of work
+	reports string // likewise
 }
 
 func newProcess(t *testing.T) *process {
@@ -75,7 +80,7 @@ func (p *process) edit(number int, requests ...any) []int64 {
 	p.t.Helper()
 	require.Zero(p.t, len(requests)%6)
 	args := append([]any{number, 600_000, "PUBLISH", scripts.DelayChannel(p.name)}, requests...)
-	answers, err := p.rdb.Eval(p.t.Context(), p.source(scripts.DelayEdit), p.keys("edits:"+p.id), args...).Int64Slice()
+	answers, err := p.rdb.Eval(p.t.Context(), p.source(scripts.DelayEdit), p.keys("edits:"+p.id, "since"), args...).Int64Slice()
 	require.NoError(p.t, err)
 	return answers
 }
@@ -98,6 +103,7 @@ type claimedTask struct {
 	wait             time.Duration
 	failures, losses int64
 	token            int64
+	begun            bool
 }
 
 // work claims up to wanted tasks, and records ends of four words each.
@@ -105,12 +111,13 @@ func (p *process) work(number, wanted int, ends ...any) (recorded int64, found [
 	p.t.Helper()
 	reply, err := p.tryWork(number, wanted, ends...).Slice()
 	require.NoError(p.t, err)
-	for fields := reply[2:]; len(fields) > 0; fields = fields[6:] {
+	p.careful, p.reports = reply[3] == int64(1), reply[4].(string)
+	for fields := reply[5:]; len(fields) > 0; fields = fields[7:] {
 		token, err := strconv.ParseInt(fields[5].(string), 10, 64)
 		require.NoError(p.t, err)
 		found = append(found, claimedTask{
 			fields[0].(string), fields[1].(string), time.Duration(fields[2].(int64) * 1000),
-			fields[3].(int64), fields[4].(int64), token,
+			fields[3].(int64), fields[4].(int64), token, fields[6] == int64(1),
 		})
 	}
 	return reply[1].(int64), found
@@ -122,9 +129,9 @@ func (p *process) tryWork(number, wanted int, ends ...any) *redis.Cmd {
 	require.Zero(p.t, len(ends)%4)
 	args := append([]any{
 		number, 600_000, cmp.Or(p.lease, redistest.SafeLease).Microseconds(), wanted, 5_000, 3, cmp.Or(p.kept, 100),
-		time.Hour.Microseconds(), 86_400_000, "PUBLISH", scripts.DelayChannel(p.name),
+		time.Hour.Microseconds(), 86_400_000, "PUBLISH", scripts.DelayChannel(p.name), max(0, wanted-p.busy), 2, "1",
 	}, ends...)
-	return p.rdb.Eval(p.t.Context(), p.source(scripts.DelayWork), p.keys("claims:"+p.id, "token"), args...)
+	return p.rdb.Eval(p.t.Context(), p.source(scripts.DelayWork), p.keys("claims:"+p.id, "token", "since"), args...)
 }
 
 // claim claims the one task that is due.
@@ -135,6 +142,22 @@ func (p *process) claim(number int) claimedTask {
 	return found[0]
 }
 
+// claimAfterPause finds that the lease of a task has ended, and claims it after its pause.
+func (p *process) claimAfterPause(number int) claimedTask {
+	p.t.Helper()
+	_, found := p.work(number, 10)
+	require.Empty(p.t, found)
+	p.back -= 5 * time.Minute
+	return p.claim(number + 1)
+}
+
+// begin tells that a task has begun.
+func (p *process) begin(number int, task claimedTask) {
+	p.t.Helper()
+	_, found := p.work(number, 0, "begun", task.id, task.token, "")
+	require.Empty(p.t, found)
+}
+
 // end records the end of an attempt.
 func (p *process) end(number int, how string, task claimedTask, more ...any) {
 	p.t.Helper()
@@ -143,10 +166,22 @@ func (p *process) end(number int, how string, task claimedTask, more ...any) {
 	require.Empty(p.t, found)
 }
 
-// loseLease lets the lease of a claimed task end.
+// endLease lets the lease of a claimed task end, or its pause after that. A call that follows finds it.
+func (p *process) endLease(id string) {
+	p.t.Helper()
+	ends := p.rdb.ZScore(p.t.Context(), p.key("running"), id).Val()
+	_, half := math.Modf(ends)
+	require.NoError(p.t, p.rdb.ZAddXX(p.t.Context(), p.key("running"), redis.Z{Score: 1 + half, Member: id}).Err())
+}
+
+// loseLease lets the lease of a claimed task end, and the pause that follows if it has begun.
 func (p *process) loseLease(id string) {
 	p.t.Helper()
-	require.NoError(p.t, p.rdb.ZAddXX(p.t.Context(), p.key("running"), redis.Z{Score: 1, Member: id}).Err())
+	p.endLease(id)
+	other := p.other()
+	other.id = fmt.Sprint("finder", time.Now().UnixNano())
+	other.work(1, 0)
+	p.endLease(id)
 }
 
 func TestCopies_ScheduleDoesNotCreateATaskThatHasRun(t *testing.T) {
@@ -257,7 +292,6 @@ func TestCopies_ClaimReturnsTheSameTasks(t *testing.T) {
 	require.Equal(t, "d", p.claim(3).id)
 }
 
-// A copy of a claim does not know when each task is due, but none was due later than the claim looked ahead.
 func TestCopies_ClaimIsNotEarly(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
@@ -265,11 +299,11 @@ func TestCopies_ClaimIsNotEarly(t *testing.T) {
 	p.edit(1, schedule("a", 4*time.Millisecond, "p")...)
 	a := p.claim(1)
 	require.Equal(t, 4*time.Millisecond, a.wait)
-	for after, wait := range map[time.Duration]time.Duration{0: 5 * time.Millisecond, 3 * time.Millisecond: 2 * time.Millisecond, time.Second: 0} {
+	for _, after := range []time.Duration{0, 3 * time.Millisecond, time.Second} {
 		copied := *p
 		copied.at = p.at.Add(after)
 		again := copied.claim(1)
-		require.Equal(t, wait, again.wait)
+		require.Equal(t, 4*time.Millisecond-after, again.wait)
 		require.Equal(t, a.token, again.token)
 	}
 }
@@ -282,8 +316,7 @@ func TestCopies_ClaimDoesNotReturnTasksWhoseLeaseHasEnded(t *testing.T) {
 	p.back = -2 * redistest.SafeLease // the time has passed
 	_, found := p.work(1, 10)
 	require.Empty(t, found)
-	a := p.claim(2)
-	require.EqualValues(t, 1, a.losses)
+	require.EqualValues(t, 1, p.claimAfterPause(2).losses)
 }
 
 func TestCopies_AFailureCountsOnce(t *testing.T) {

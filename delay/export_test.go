@@ -28,7 +28,10 @@ func (q *Queue) BeginLost(handle func(context.Context, *Task) error) (ends []Out
 		return nil, err
 	}
 	a.lease.Gone()
+	s.mu.Lock()
 	s.running, s.stopped = 1, true
+	s.takeLocked(a)
+	s.mu.Unlock()
 	go s.work(a)
 	<-s.idle
 	return s.outcomes(), nil
@@ -37,25 +40,27 @@ func (q *Queue) BeginLost(handle func(context.Context, *Task) error) (ends []Out
 // AddOne adds a task that Redis has granted. It returns the ends of attempts that are to be recorded.
 func (q *Queue) AddOne() (ends []Outcome, err error) {
 	s := q.server(nil)
-	err = s.add([]*attempt{{Task: Task{ID: "a"}}}, make([]time.Duration, 1), q.client.wheel.Now())
+	err = s.add([]*attempt{{Task: Task{ID: "a"}}}, q.client.wheel.Now())
+	defer s.end()
 	return s.outcomes(), err
 }
 
 func (q *Queue) server(handle func(context.Context, *Task) error) *server {
 	return &server{
 		queue: q, workers: 1, handle: handle, ctx: context.Background(),
-		claimed: make(map[*attempt]struct{}), idle: make(chan struct{}),
+		claimed: make(map[string]*attempt), idle: make(chan struct{}),
 	}
 }
 
 func (q *Queue) claimedOne(handle func(context.Context, *Task) error) (s *server, a *attempt, err error) {
 	c := q.client
 	s = q.server(handle)
-	a = &attempt{Task: Task{ID: "a"}}
+	a = &attempt{Task: Task{ID: "a"}, server: s, key: "0 a"}
 	if a.lease, err = c.leases.Add(renewal.Spec{Key: q.name, TTL: q.config.lease, SentAt: c.wheel.Now()}); err != nil {
 		return nil, nil, err
 	}
-	s.claimed[a] = struct{}{}
+	s.claimed[a.key] = a
+	c.solo.enter(a)
 	return s, a, nil
 }
 
@@ -78,14 +83,4 @@ func (q *Queue) NextAfterRecording() (wanted int) {
 		wanted = call.wanted
 	}
 	return wanted
-}
-
-// EndsOfACall returns how many of the ends that are to be recorded the next call takes, for payloads of some lengths.
-func (q *Queue) EndsOfACall(lengths ...int) int {
-	s := q.server(nil)
-	for _, length := range lengths {
-		s.ends = append(s.ends, ending{size: length})
-	}
-	call, _, _ := s.next()
-	return len(call.ends)
 }

@@ -16,6 +16,12 @@ const (
 	// DefaultPoll is the poll interval of a Client without WithPoll.
 	DefaultPoll = 10 * time.Second
 
+	// DefaultAttempts is how often a task is attempted without WithRetry, for about a day.
+	DefaultAttempts = 36
+
+	// DefaultMaxFailed is how many failed tasks a queue keeps without WithMaxFailed.
+	DefaultMaxFailed = 10_000
+
 	// MaxID is the length of the longest id of a task, in bytes.
 	MaxID = 1024
 
@@ -83,6 +89,7 @@ type queueConfig struct {
 	lease    time.Duration
 	attempts int
 	backoff  func(failures int) time.Duration
+	failed   int // tasks that are kept
 }
 
 type queueOption func(*queueConfig) error
@@ -100,7 +107,7 @@ func WithLease(d time.Duration) QueueOption {
 
 // WithRetry sets how often a task is attempted at most, 1 or more, if its handler returns errors, and the time until
 // the next attempt after a number of failures, 0 to MaxDelay; other times count as the nearer of these. The default is
-// 5 and Backoff(time.Second, time.Hour).
+// DefaultAttempts and Backoff(time.Second, time.Hour): about a day.
 func WithRetry(attempts int, backoff func(failures int) time.Duration) QueueOption {
 	return queueOption(func(c *queueConfig) error {
 		switch {
@@ -110,6 +117,19 @@ func WithRetry(attempts int, backoff func(failures int) time.Duration) QueueOpti
 			return argument.Nil("WithRetry backoff")
 		}
 		c.attempts, c.backoff = attempts, backoff
+		return nil
+	})
+}
+
+// WithMaxFailed sets how many failed tasks the queue keeps, 1 to 1 000 000; by default DefaultMaxFailed. Each is kept for
+// a week. When another task fails, or while no task is due, Redis deletes older ones; Stats.Deleted counts these, and
+// Hooks.Incident and the log report them.
+func WithMaxFailed(tasks int) QueueOption {
+	return queueOption(func(c *queueConfig) error {
+		if tasks < 1 || tasks > 1_000_000 {
+			return argument.Error("WithMaxFailed", tasks, "must be 1 to 1000000")
+		}
+		c.failed = tasks
 		return nil
 	})
 }

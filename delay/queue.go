@@ -31,7 +31,7 @@ type Queue struct {
 // the name or an option is invalid, Err and all methods return a *cogwheel.InvalidError.
 func (c *Client) Queue(name string, opts ...QueueOption) *Queue {
 	q := &Queue{client: c, name: name}
-	q.config = queueConfig{lease: DefaultLease, attempts: 5, backoff: Backoff(time.Second, time.Hour)}
+	q.config = queueConfig{lease: DefaultLease, attempts: DefaultAttempts, backoff: Backoff(time.Second, time.Hour), failed: DefaultMaxFailed}
 	if q.err = client.CheckName(argument, name); q.err != nil {
 		return q
 	}
@@ -198,7 +198,7 @@ func (c *Client) buildEdits(name string, batch []*waitqueue.Waiter[*edit]) (call
 		batch[0].Value.sent = i + 1
 		args = append(args, e.verb, e.id, e.at, e.mode, e.most, e.text)
 	}
-	keys := append(keysOf(name), c.recordKey(name, "edits"))
+	keys := append(keysOf(name), c.recordKey(name, "edits"), scripts.DelayKey(name, "since"))
 	return calls.Call{Call: scripts.DelayEdit.Call(keys, args...)}, 0, true
 }
 

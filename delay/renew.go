@@ -18,6 +18,7 @@ func (b renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err erro
 	callOf := make(map[string]int) // by key
 	var renewals []scripts.Call
 	var members [][]int // per call, the indices of its leases
+	ended := make([]bool, len(batch.Leases))
 	for i, l := range batch.Leases {
 		at, known := callOf[l.Key]
 		if !known {
@@ -27,7 +28,12 @@ func (b renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err erro
 			renewals, members = append(renewals, scripts.DelayRenew.Call(keys)), append(members, nil)
 		}
 		token, id, _ := strings.Cut(l.ID, " ")
-		renewals[at].Args = append(renewals[at].Args, id, token, micros(l.TTL))
+		lease := micros(l.TTL)
+		waits, over := b.client.phase(l.Key, l.ID)
+		if ended[i] = over; waits {
+			lease += ".5"
+		}
+		renewals[at].Args = append(renewals[at].Args, id, token, lease)
 		members[at] = append(members[at], i)
 	}
 	for at, cmd := range b.client.redis.Dedicated.RunBatch(ctx, batch.Leases[0].TTL, renewals) {
@@ -38,10 +44,26 @@ func (b renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err erro
 		}
 		for k, i := range members[at] {
 			batch.Outcomes[i] = renewal.Gone
-			if renewed[k] {
+			if renewed[k] || ended[i] { // if the end has just been recorded, no lease is lost
 				batch.Outcomes[i] = renewal.Extended
 			}
 		}
 	}
 	return err
+}
+
+// phase reports whether an attempt has not begun, and whether it has ended. key and id are those of its lease.
+func (c *Client) phase(key, id string) (waits, ended bool) {
+	c.mu.Lock()
+	s := c.serving[key]
+	c.mu.Unlock()
+	if s == nil {
+		return false, false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if a := s.claimed[id]; a != nil {
+		return a.began.IsZero(), a.ended
+	}
+	return false, false
 }

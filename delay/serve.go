@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -18,14 +17,14 @@ import (
 )
 
 const (
-	maxClaim    = 500                   // tasks of one call
-	maxEndBytes = 4 << 20               // payloads of the tasks whose ends a call records, or one of them
-	prefetch    = 16                    // tasks that are claimed at most for each worker beside the one that it runs
-	begunIn     = 10 * time.Millisecond // in which a worker is likely to begin these; another process may be idle
-	stuck       = 20 * time.Millisecond // after which they are handed back if no worker begins one
-	ahead       = 5 * time.Millisecond  // before its time a task may be claimed; the wheel keeps its time then
-	early       = time.Millisecond      // before the next task is due the next call is sent
-	collecting  = 5 * time.Millisecond  // for which the ends of attempts are collected, or twice this for a claim
+	maxClaim   = 500                   // tasks of one call
+	prefetch   = 16                    // tasks that are claimed at most for each worker beside the one that it runs
+	begunIn    = 10 * time.Millisecond // in which a worker is likely to begin these; another process may be idle
+	stuck      = 20 * time.Millisecond // after which they are handed back if no worker begins one
+	ahead      = 5 * time.Millisecond  // before its time a task may be claimed; the wheel keeps its time then
+	early      = time.Millisecond      // before the next task is due the next call is sent
+	collecting = 5 * time.Millisecond  // for which the ends of attempts are collected, or twice this for a claim
+	carefully  = 10 * time.Second      // no task is claimed ahead of a worker after one was lost before it had begun
 )
 
 // server runs the tasks of a queue. It stands as the one waiter in the group of claims.
@@ -35,23 +34,28 @@ type server struct {
 	handle  func(context.Context, *Task) error
 	ctx     context.Context //nolint:containedctx // of handlers
 
-	begun   bool                // Redis has answered a call; of the attempts of the group, as trouble is
-	trouble redisconn.Endurance // of calls that fail
+	answered bool                // a call; of the attempts of the group, as trouble is
+	trouble  redisconn.Endurance // of calls that fail
 
-	mu      sync.Mutex // guards the fields below
-	claimed map[*attempt]struct{}
-	ready   []*attempt    // due, waiting for a worker
-	watched bool          // a timer looks whether they are begun
-	running int           // workers
-	took    time.Duration // by a handler, a moving average
-	ends    []ending      // to be recorded
-	sent    *claim        // the call that Redis has not answered
-	more    bool          // the last call claimed as many tasks as it wanted
-	kicks   bool          // a kick is pending
-	records bool          // the next call is to record ends; before claims it claims no tasks
-	claims  time.Time     // when the next task is due, as far as this process knows
-	paused  time.Time     // until when no tasks are claimed, because the wheel was full
+	mu      sync.Mutex          // guards the fields below
+	claimed map[string]*attempt // by the id of the lease, which is renewed until Redis has recorded the end
+	ended   int                 // of these, whose ends are to be recorded
+	ready   []*attempt          // due, waiting for a worker
+	untold  []*attempt          // begun, which Redis does not know yet
+	watched bool                // a timer looks whether they are begun
+	running int                 // workers
+	took    time.Duration       // by a handler, a moving average
+	ends    []ending            // to be recorded
+	checked bool                // a call has found that the keys are of their types
+	sent    *claim              // the call that Redis has not answered
+	more    bool                // the last call claimed as many tasks as it wanted
+	kicks   bool                // a kick is pending
+	records bool                // the next call is to record ends; before claims it claims no tasks
+	claims  time.Time           // when the next task is due, as far as this process knows
+	paused  time.Time           // until when no tasks are claimed, because the wheel was full
+	careful time.Time           // until when tasks are claimed for free workers alone
 	stopped bool
+	over    bool          // Serve returns; no call follows
 	idle    chan struct{} // closed when it is stopped and no worker runs
 }
 
@@ -59,6 +63,8 @@ type server struct {
 type claim struct {
 	number uint64
 	wanted int
+	free   int // workers; so many of the claimed tasks begin at once
+	check  bool
 	ends   []ending
 	began  time.Time
 }
@@ -99,15 +105,16 @@ func (q *Queue) Serve(ctx context.Context, workers int, handle func(context.Cont
 	defer end()
 	s := &server{
 		queue: q, workers: workers, handle: handle, ctx: ctx,
-		claimed: make(map[*attempt]struct{}), idle: make(chan struct{}),
+		claimed: make(map[string]*attempt), idle: make(chan struct{}),
 	}
 	if !c.enterServing(s) {
 		return fmt.Errorf("%w: %s", ErrServing, scripts.Quote(q.name))
 	}
 	defer c.leaveServing(q.tag)
+	defer s.end()
 	highest.Raise(&c.longest, int64(q.config.lease))
-	recording, giveUp := context.WithCancel(context.WithoutCancel(ctx))
-	defer giveUp()
+	recording, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer giveUp(nil)
 	recorded := make(chan error, 1)
 	c.claims.WaitFunc(recording, q.tag, s, func(_ *server, err error) { recorded <- err })
 	var refused error
@@ -121,11 +128,14 @@ func (q *Queue) Serve(ctx context.Context, workers int, handle func(context.Cont
 	if refused != nil {
 		return operationError("serve", q.name, refused)
 	}
-	unrecorded := errUnrecorded
-	stop, err := wheelentry.AfterFuncAnyway(c.wheel, q.config.lease, func(error) { giveUp() })
+	stop, err := wheelentry.AfterFuncAnyway(c.wheel, q.config.lease, func(stopped error) {
+		if stopped == nil {
+			stopped = errUnrecorded
+		}
+		giveUp(stopped)
+	})
 	if err != nil {
-		unrecorded = err
-		giveUp()
+		giveUp(err)
 	}
 	defer stop()
 	switch err := <-recorded; {
@@ -133,7 +143,7 @@ func (q *Queue) Serve(ctx context.Context, workers int, handle func(context.Cont
 		if c.ctx.Err() != nil {
 			c.unrecorded.Store(true)
 		}
-		return operationError("serve", q.name, unrecorded)
+		return operationError("serve", q.name, context.Cause(recording))
 	case err != nil:
 		return operationError("serve", q.name, err)
 	default:
@@ -157,29 +167,23 @@ func (c *Client) leaveServing(tag string) {
 	delete(c.serving, tag)
 }
 
-// add begins the attempts that Redis has granted to a call. waits are how long before its time each was claimed. It
-// hands back those for which a stopped or full wheel has no room, and returns the error of the wheel.
-func (s *server) add(found []*attempt, waits []time.Duration, began time.Time) (refused error) {
+// add begins the attempts that Redis has granted to a call. It hands back those for which a stopped or full wheel has
+// no room, and returns the error of the wheel.
+func (s *server) add(found []*attempt, began time.Time) (refused error) {
 	c := s.queue.client
-	now := c.wheel.Now()
-	for i, a := range found {
+	for _, a := range found {
 		var err error
-		a.due = now.Add(waits[i])
+		a.server, a.key = s, strconv.FormatInt(a.Token, 10)+" "+a.ID
 		a.lease, err = c.leases.Add(renewal.Spec{
-			Key: s.queue.tag, ID: strconv.FormatInt(a.Token, 10) + " " + a.ID, TTL: s.queue.config.lease,
-			SentAt: began, Lost: ErrLost,
+			Key: s.queue.tag, ID: a.key, TTL: s.queue.config.lease, SentAt: began, Lost: ErrLost,
 		})
 		s.mu.Lock()
-		s.claimed[a] = struct{}{}
-		switch {
-		case err != nil || s.stopped:
+		s.claimed[a.key] = a
+		c.tell(c.solo.enter(a))
+		if err != nil || s.stopped {
 			s.backLocked(a)
-		case waits[i] <= 0:
-			s.beginLocked(a)
-		default:
-			if a.timer, err = c.wheel.AfterFunc(waits[i], func() { s.begin(a) }); err != nil {
-				s.backLocked(a)
-			}
+		} else if !a.alone() {
+			err = s.beginInTimeLocked(a)
 		}
 		s.mu.Unlock()
 		if err != nil {
@@ -189,11 +193,25 @@ func (s *server) add(found []*attempt, waits []time.Duration, began time.Time) (
 	return refused
 }
 
+// beginInTimeLocked begins a task when it is due.
+func (s *server) beginInTimeLocked(a *attempt) (err error) {
+	w := s.queue.client.wheel
+	wait := a.due.Sub(w.Now())
+	if wait <= 0 {
+		s.beginLocked(a)
+		return nil
+	}
+	if a.timer, err = w.AfterFunc(wait, func() { s.begin(a) }); err != nil {
+		s.backLocked(a)
+	}
+	return err
+}
+
 func (s *server) begin(a *attempt) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch _, held := s.claimed[a]; {
-	case !held:
+	switch {
+	case a.ended:
 	case s.stopped: // meanwhile
 		s.backLocked(a)
 	default:
@@ -209,33 +227,41 @@ func (s *server) beginLocked(a *attempt) {
 		return
 	}
 	s.running++
+	s.takeLocked(a)
 	s.queue.client.gate.Workers.Go(func() { s.work(a) })
+}
+
+// takeLocked notes that a worker has taken a task.
+func (s *server) takeLocked(a *attempt) {
+	if a.began = s.queue.client.wheel.Now(); !a.told {
+		s.untold = append(s.untold, a)
+	}
 }
 
 // backLocked hands back a task that was not begun.
 func (s *server) backLocked(a *attempt) {
 	e := s.event(a)
 	e.Outcome = HandedBack
-	s.endLocked(a, HandedBack, a.due.Sub(s.queue.client.wheel.Now()))
-	c := s.queue.client
-	c.gate.EnterInside()
-	c.gate.Workers.Go(func() {
-		defer c.gate.Leave()
-		c.monitor.ended(e, false)
-	})
+	s.endLocked(a, HandedBack, 0)
+	s.queue.client.goInside(func() { s.queue.client.monitor.ended(e, false) })
 }
 
-// endLocked notes the end of an attempt, which the next call records. It records no loss: Redis counts the end of the
-// lease.
+// endLocked notes the end of an attempt, which the next call records; until then its lease is renewed. It records no
+// loss: Redis counts the end of the lease.
 func (s *server) endLocked(a *attempt, outcome Outcome, pause time.Duration) {
-	delete(s.claimed, a)
-	if a.lease != nil {
-		a.lease.Close(nil)
-	}
-	if outcome != Lost {
-		s.ends = append(s.ends, ending{a.ID, a.Token, outcome, max(0, pause), len(a.Payload)})
-	}
 	c := s.queue.client
+	a.ended = true
+	s.ended++
+	if outcome == Lost || s.over {
+		s.forgetLocked(a)
+	} else {
+		s.ends = append(s.ends, ending{a, outcome, max(0, pause)})
+	}
+	next, kick := c.solo.leave(a)
+	c.tell(next)
+	if kick {
+		c.goInside(c.kickAll)
+	}
 	switch {
 	case s.stopped, s.more && 2*s.roomLocked() >= s.capacityLocked():
 		c.claims.Kick(s.queue.tag)
@@ -248,27 +274,78 @@ func (s *server) endLocked(a *attempt, outcome Outcome, pause time.Duration) {
 	}
 }
 
-// kick has the next call record ends. If another call has taken them along, it does nothing: the group joins kicks, and
-// that of a message must lead to a call.
+// forgetLocked ends the lease of an attempt that has ended.
+func (s *server) forgetLocked(a *attempt) {
+	if s.claimed[a.key] == a {
+		delete(s.claimed, a.key)
+		s.ended--
+	}
+	if a.lease != nil {
+		a.lease.Close(nil)
+	}
+}
+
+// recordedLocked notes that Redis has read the ends of a call, but those from a number on.
+func (s *server) recordedLocked(call *claim, read int) {
+	var rest []ending
+	for _, e := range call.ends {
+		switch {
+		case e.outcome == begun:
+			if a := e.attempt; a.alone() && !a.ended {
+				_ = s.beginInTimeLocked(a) // or it is handed back
+			}
+		case read > 0:
+			read--
+			s.forgetLocked(e.attempt)
+		default:
+			rest = append(rest, e)
+		}
+	}
+	if len(rest) > 0 {
+		s.ends = append(rest, s.ends...)
+	}
+}
+
+// end ends all leases. Those of tasks whose ends were not recorded end in Redis.
+func (s *server) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = true
+	for _, a := range s.claimed {
+		s.forgetLocked(a)
+	}
+}
+
+// kick has the next call record ends, or claim tasks if it can. If another call has taken the ends along, it does
+// nothing: the group joins kicks, and that of a message must lead to a call.
 func (s *server) kick(error) {
 	s.mu.Lock()
+	now := s.queue.client.wheel.Now()
 	s.kicks, s.records = false, len(s.ends) > 0
-	records := s.records
+	calls := s.records || s.roomLocked() > 0 && !s.claims.After(now)
 	s.mu.Unlock()
-	if records {
+	if calls {
 		s.queue.client.claims.Kick(s.queue.tag)
 	}
 }
 
 // capacityLocked returns how many tasks may be claimed: one for each worker, and those that a worker begins soon.
 func (s *server) capacityLocked() int {
-	if s.took == 0 { // no handler has returned
+	if s.took == 0 || s.careful.After(s.queue.client.wheel.Now()) { // no handler has returned, or tasks are being lost
 		return s.workers
 	}
 	return s.workers + int(min(int64(s.workers)*prefetch, int64(s.workers)*int64(begunIn)/int64(s.took)))
 }
 
-func (s *server) roomLocked() int { return max(0, s.capacityLocked()-len(s.claimed)) }
+// heldLocked returns how many claimed tasks have not ended.
+func (s *server) heldLocked() int { return len(s.claimed) - s.ended }
+
+func (s *server) roomLocked() int {
+	if s.queue.client.solo.waits() {
+		return 0
+	}
+	return max(0, s.capacityLocked()-s.heldLocked())
+}
 
 // watchLocked hands back the tasks that wait for a worker if none becomes free.
 func (s *server) watchLocked() {
@@ -299,8 +376,8 @@ func (s *server) stop() {
 	defer s.mu.Unlock()
 	s.stopped = true
 	waiting := s.ready
-	for a := range s.claimed {
-		if a.timer.Stop() {
+	for _, a := range s.claimed {
+		if a.timer.Stop() || a.alone() && a.began.IsZero() && !a.ended {
 			waiting = append(waiting, a)
 		}
 	}
@@ -322,9 +399,10 @@ func (s *server) next() (call *claim, again time.Duration, over bool) {
 	if s.sent != nil {
 		return s.sent, 0, false
 	}
-	next := &claim{wanted: min(maxClaim, s.roomLocked()), began: s.queue.client.wheel.Now()}
-	pause := s.paused.Sub(next.began)
-	until := max(pause, s.claims.Sub(next.began))
+	now := s.queue.client.wheel.Now()
+	next := &claim{wanted: min(maxClaim, s.roomLocked()), free: max(0, s.workers-s.heldLocked()), check: !s.checked, began: now}
+	pause := s.paused.Sub(now)
+	until := max(pause, s.claims.Sub(now))
 	records := s.records && until > 0
 	s.records = false
 	if records && !s.stopped && until <= collecting {
@@ -333,19 +411,33 @@ func (s *server) next() (call *claim, again time.Duration, over bool) {
 	if records || s.stopped || pause > 0 {
 		next.wanted = 0
 	}
-	n, size := 0, 0
-	for n < min(maxClaim, len(s.ends)) && (n == 0 || size+s.ends[n].size <= maxEndBytes) {
-		size += s.ends[n].size
-		n++
-	}
-	next.ends, s.ends = slices.Clone(s.ends[:n]), s.ends[n:]
+	n := min(maxClaim, len(s.ends))
 	if next.wanted == 0 && n == 0 {
 		if pause <= 0 {
-			pause = max(0, s.claims.Sub(next.began))
+			pause = max(0, s.claims.Sub(now))
 		}
 		return nil, pause, s.stopped && len(s.claimed) == 0
 	}
+	next.ends, s.ends = append(s.begunLocked(now), s.ends[:n]...), s.ends[n:]
 	next.number = s.queue.client.lastNumber.Add(1)
 	s.sent = next
 	return next, 0, false
+}
+
+// begunLocked returns the attempts of which a call tells Redis that they have begun. The others end soon.
+func (s *server) begunLocked(now time.Time) (told []ending) {
+	waiting := s.untold[:0]
+	for _, a := range s.untold {
+		switch {
+		case a.ended:
+		case now.Sub(a.began) < collecting:
+			waiting = append(waiting, a)
+		default:
+			a.told = true
+			told = append(told, ending{a, begun, 0})
+		}
+	}
+	clear(s.untold[len(waiting):])
+	s.untold = waiting
+	return told
 }

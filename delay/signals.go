@@ -53,6 +53,9 @@ type Hooks struct {
 
 	// Ended is called for each attempt that has ended.
 	Ended func(Event)
+
+	// Incident is called for each Incident.
+	Incident func(Incident)
 }
 
 // Stats are the counts of a Client since New, and its present numbers.
@@ -65,6 +68,8 @@ type Stats struct {
 	Cancelled int64 // calls of Cancel that removed a task
 
 	Done, Retried, Exhausted, HandedBack, Lost int64 // attempts, by Outcome
+
+	LostTooOften, Deleted, NoPayload int64 // tasks, by the kind of their Incident
 
 	// Err is the error of the last query, renewal or call that failed, or nil; ErrAt is when that was.
 	Err   error
@@ -172,11 +177,11 @@ func (m *monitor) began(ctx context.Context, e Event) context.Context {
 	return made
 }
 
-// ended reports the end of an attempt; begun says whether its handler ran.
-func (m *monitor) ended(e Event, begun bool) {
+// ended reports the end of an attempt; begins says whether its handler ran.
+func (m *monitor) ended(e Event, begins bool) {
 	m.mu.Lock()
 	*m.stats.count(e.Outcome)++
-	if begun {
+	if begins {
 		m.stats.Running--
 		m.took.Add(e.Took)
 	}
@@ -202,7 +207,7 @@ func (c *Client) Stats() Stats {
 	s.Serving = len(servers)
 	for _, one := range servers {
 		one.mu.Lock()
-		s.Claimed += len(one.claimed)
+		s.Claimed += one.heldLocked()
 		one.mu.Unlock()
 	}
 	s.Renewal = c.redis.Renewer.Stats()

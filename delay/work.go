@@ -14,15 +14,14 @@ import (
 )
 
 const (
-	mostLosses   = 25                 // of its lease after which a task has failed
-	mostFailed   = 10_000             // failed tasks that are kept
-	failedStays  = 7 * 24 * time.Hour // how long they are kept
+	mostLosses   = 25                 // of its lease after it had begun, with which a task has failed
+	failedStays  = 7 * 24 * time.Hour // how long failed tasks are kept
 	longestPause = 5 * time.Second
 	yielding     = 4 * time.Millisecond // after others, at most, asks a process that came after another
 )
 
 // words are the outcomes as the script takes them.
-var words = map[Outcome]string{Done: "done", Retried: "again", Exhausted: "failed", HandedBack: "back"}
+var words = map[Outcome]string{Done: "done", Retried: "again", Exhausted: "failed", HandedBack: "back", begun: "begun"}
 
 // buildClaim sends what a server has to record and wants.
 func (c *Client) buildClaim(name string, batch []*waitqueue.Waiter[*server]) (calls.Call, time.Duration, bool) {
@@ -34,15 +33,15 @@ func (c *Client) buildClaim(name string, batch []*waitqueue.Waiter[*server]) (ca
 		}
 		return calls.Call{}, again, false
 	}
-	args := make([]any, 0, 11+4*len(next.ends))
+	args := make([]any, 0, 14+4*len(next.ends))
 	args = append(args, next.number, max(recordMillis, redisconn.Millis(2*s.queue.config.lease)),
 		s.queue.config.lease.Microseconds(), next.wanted, ahead.Microseconds(),
-		mostLosses, mostFailed, failedStays.Microseconds(), tokenMillis,
-		c.redis.Channels.Verb(), scripts.DelayChannel(name))
+		mostLosses, s.queue.config.failed, failedStays.Microseconds(), tokenMillis,
+		c.redis.Channels.Verb(), scripts.DelayChannel(name), next.free, aloneFrom, next.check)
 	for _, e := range next.ends {
-		args = append(args, words[e.outcome], e.id, e.token, micros(e.pause))
+		args = append(args, words[e.outcome], e.attempt.ID, e.attempt.Token, micros(e.pause))
 	}
-	keys := append(keysOf(name), c.recordKey(name, "claims"), scripts.DelayKey(name, "token"))
+	keys := append(keysOf(name), c.recordKey(name, "claims"), scripts.DelayKey(name, "token"), scripts.DelayKey(name, "since"))
 	return calls.Call{Call: scripts.DelayWork.Call(keys, args...)}, 0, true
 }
 
@@ -52,9 +51,9 @@ func (c *Client) applyClaim(
 	_ string, batch []*waitqueue.Waiter[*server], r redisconn.Reply,
 ) (time.Duration, error) {
 	s := batch[0].Value
-	event, found, waits, err := readClaim(&r)
+	reply, err := readClaim(&r, c.wheel.Now())
 	if err != nil {
-		endures := s.trouble.Endures(err, c.wheel.Now(), s.queue.config.lease) && s.begun
+		endures := s.trouble.Endures(err, c.wheel.Now(), s.queue.config.lease) && s.answered
 		if redisconn.Permanent(err) || redisconn.IsLoginRefused(err) && !endures {
 			c.monitor.failed(err)
 			return 0, err
@@ -62,14 +61,19 @@ func (c *Client) applyClaim(
 		c.monitor.repeated(err)
 		return s.trouble.Pause(pause(), min(longestPause, s.queue.config.lease/6)), nil
 	}
-	s.begun = true
+	s.answered = true
 	s.trouble.Answered()
 	s.mu.Lock()
-	call := s.sent
-	s.sent = nil
+	call, found := s.sent, reply.found
+	s.sent, s.checked = nil, true
 	s.more = call.wanted > 0 && len(found) == call.wanted
+	if reply.careful {
+		s.careful = call.began.Add(carefully)
+	}
+	s.recordedLocked(call, reply.read)
 	s.mu.Unlock()
-	refused := s.add(found, waits, call.began)
+	c.report(s.queue.name, reply.incidents)
+	refused := s.add(found, call.began)
 	if errors.Is(refused, wheel.ErrStopped) {
 		return 0, refused
 	}
@@ -80,7 +84,7 @@ func (c *Client) applyClaim(
 		c.monitor.failed(refused)
 		s.paused = now.Add(pause())
 	}
-	waited := !call.began.Before(s.claims)
+	waited, event := !call.began.Before(s.claims), reply.event
 	s.claims = now
 	switch {
 	case s.stopped, s.more && s.roomLocked() > 0:
@@ -92,7 +96,7 @@ func (c *Client) applyClaim(
 	case event < 0:
 		s.claims = now.Add(MaxDelay)
 		return 0, nil // until a message comes
-	case call.wanted > 0 && waited && (len(found) == 0 || waits[0] > 2*early):
+	case call.wanted > 0 && waited && (len(found) == 0 || found[0].due.Sub(reply.at) > 2*early):
 		event += rand.N(yielding)
 	}
 	event = max(time.Millisecond, event-early)
@@ -104,32 +108,45 @@ func (c *Client) applyClaim(
 // failing, it doubles up to longestPause, or a sixth of the lease.
 func pause() time.Duration { return 100*time.Millisecond + rand.N(400*time.Millisecond) }
 
+// claimReply is the reply of delay_work.
+type claimReply struct {
+	at        time.Time     // when it came
+	event     time.Duration // until the next one, or negative
+	read      int           // ends of attempts, from the first one
+	careful   bool
+	incidents []Incident // without the name of the queue
+	found     []*attempt
+}
+
 // readClaim reads the reply of delay_work.
-func readClaim(r *redisconn.Reply) (event time.Duration, found []*attempt, waits []time.Duration, err error) {
-	reply, err := r.Slice()
+func readClaim(r *redisconn.Reply, now time.Time) (claimReply, error) {
+	fields, err := r.Slice()
 	if err != nil {
-		return 0, nil, nil, err
+		return claimReply{}, err
 	}
-	if len(reply) < 2 || (len(reply)-2)%6 != 0 {
-		return 0, nil, nil, r.Unexpected()
+	if len(fields) < 5 || (len(fields)-5)%7 != 0 {
+		return claimReply{}, r.Unexpected()
 	}
-	read := fieldReader{fields: reply}
-	event = read.micros()
-	read.micros()
+	read := fieldReader{fields: fields}
+	reply := claimReply{at: now, event: read.micros()}
+	read.number() // of the ends that were recorded
+	reply.read, reply.careful = int(read.number()), read.number() == 1
+	incidents, known := readIncidents(read.text())
+	reply.incidents = incidents
 	for len(read.fields) > 0 && !read.bad {
 		a := &attempt{}
 		a.ID = read.text()
 		task := read.text()
-		waits = append(waits, time.Duration(read.number())*time.Microsecond)
+		a.due = now.Add(time.Duration(read.number()) * time.Microsecond)
 		a.Failures, a.Losses = int(read.number()), int(read.number())
-		a.Token = read.number()
+		a.Token, a.told = read.number(), read.number() == 1
 		a.headers, a.Payload = readTask(task)
-		found = append(found, a)
+		reply.found = append(reply.found, a)
 	}
-	if read.bad {
-		return 0, nil, nil, r.Unexpected()
+	if read.bad || !known {
+		return claimReply{}, r.Unexpected()
 	}
-	return event, found, waits, nil
+	return reply, nil
 }
 
 // fieldReader reads fields of a reply one after the other.

@@ -7,10 +7,11 @@ process: a copy of it gets the same results, and a copy of an earlier one does n
 KEYS     1 due (zset: id of a pending task -> the instant, us of the server's clock, from which it may run)
          2 tasks (hash: id -> task)
          3 attempts (hash: id -> attempt), of tasks that were claimed
-         4 running (zset: id of a claimed task -> the instant at which its lease ends)
+         4 running (zset: id of a claimed task -> the instant at which its lease ends, and half a us more while nobody has begun it)
          5 later (hash: id of a claimed task -> "due:task": what is to run after it)
          6 failed (zset: id -> the instant at which it failed for the last time)
          7 record of the last call of the process (string: number results)
+         8 since (hash: id of a claimed task -> the instant at which it was due)
 ARGV     1 number of the call   2 how long its record stays, ms   3 command that wakes   4 channel, and for each request
            "schedule", id, us from now, or "@" and the instant, mode, most us from the first schedule or 0, "length:headers payload"
              mode: "replace", or "absent" to keep a task that is pending, or claimed and not cancelled
@@ -19,7 +20,7 @@ ARGV     1 number of the call   2 how long its record stays, ms   3 command that
            "retry" or "forget", id, "", "", "", "", of a failed task
 Returns  for each request 1 if it was done, or 0
 ]]
-local due_key, tasks_key, attempts_key, running_key, later_key, failed_key, record_key = unpack(KEYS)
+local due_key, tasks_key, attempts_key, running_key, later_key, failed_key, record_key, since_key = unpack(KEYS)
 local number, verb = tonumber(ARGV[1]), ARGV[3]
 
 local record = redis.call('GET', record_key)
@@ -46,6 +47,19 @@ for at = 6, #ARGV, 6 do
 end
 read_parts('attempt later due ends failed', ids, 1, #ids)
 read_parts('text', bounded_ids, 1, #bounded_ids)
+
+-- A task that waits after the loss of its lease is pending for whoever edits it.
+for _, id in ipairs(ids) do
+  local task = tasks[id]
+  local _, _, token, _, lost = attempt_of(task.attempt)
+  if task.ends and lost then
+    task.due, task.ends, task.since = math.floor(task.ends), false, false
+    if task.later then -- from a version to which it is claimed
+      local due, text = string.match(task.later, '^(%d+):(.*)$')
+      task.due, task.text, task.attempt, task.later = tonumber(due), text, '0:0:' .. token, false
+    end
+  end
+end
 
 -- bounded returns when a task is to run, and its text. If its delay is bounded, that counts from when it was first scheduled, which is
 -- in the text that it has, or now.
@@ -107,6 +121,8 @@ do_request.move = function(task, wanted, _, most)
   if task.ends or not task.due then
     return 0
   end
+  local failures, losses, token = attempt_of(task.attempt)
+  task.attempt = task.attempt and failures .. ':' .. losses .. ':' .. token -- an attempt that was lost cannot end it any more
   task.due, task.text = bounded(wanted, most, task.text, task.text)
   soonest = math.min(soonest, task.due)
   return 1

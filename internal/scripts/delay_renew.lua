@@ -2,7 +2,7 @@
 Renews the leases of claimed tasks.
 
 KEYS     1 running   2 attempts
-ARGV     for each task: id, token, lease in us
+ARGV     for each task: id, token, lease in us, and half a us more if it has not begun; see delay_work
 Returns  for each task 1 if it is still claimed under the token, or 0
 ]]
 local running_key, attempts_key = KEYS[1], KEYS[2]
@@ -11,11 +11,11 @@ local running_key, attempts_key = KEYS[1], KEYS[2]
 local now, reply = clock_micros(), {}
 for at = 1, #ARGV, 3 do
   local id = ARGV[at]
-  local _, _, token = attempt_of(redis.call('HGET', attempts_key, id))
-  local held = token == ARGV[at + 1] and redis.call('ZSCORE', running_key, id)
+  local _, _, token, _, lost = attempt_of(redis.call('HGET', attempts_key, id))
+  local held = token == ARGV[at + 1] and not lost and redis.call('ZSCORE', running_key, id)
   held = held and tonumber(held) > now
   if held then
-    redis.call('ZADD', running_key, 'XX', instant(now + ARGV[at + 2]), id) -- also if the clock was set back
+    redis.call('ZADD', running_key, 'XX', string.format('%.1f', now + ARGV[at + 2]), id) -- also if the clock was set back
   end
   reply[#reply + 1] = held and 1 or 0
 end

@@ -12,9 +12,10 @@ local due_key, tasks_key, attempts_key, running_key, later_key, failed_key = unp
 local reply = {instant(clock_micros())}
 for _, id in ipairs(ARGV) do
   local due, ends, failed = redis.call('ZSCORE', due_key, id), redis.call('ZSCORE', running_key, id), redis.call('ZSCORE', failed_key, id)
-  local failures, losses, token = attempt_of(redis.call('HGET', attempts_key, id))
+  local failures, losses, token, _, lost = attempt_of(redis.call('HGET', attempts_key, id))
   for _, field in ipairs({
-    ends and 'claimed' or due and 'pending' or failed and 'failed' or '', instant(tonumber(ends or due or failed or 0)),
+    ends and not lost and 'claimed' or (ends or due) and 'pending' or failed and 'failed' or '',
+    instant(tonumber(ends or due or failed or 0)),
     redis.call('HGET', tasks_key, id) or '', failures, losses, token, redis.call('HEXISTS', later_key, id),
   }) do
     reply[#reply + 1] = field

@@ -13,7 +13,7 @@ func delayScenarios(now int64) []scenario {
 	us := func(ms int64) string { return strconv.FormatInt((now+ms)*1000, 10) }
 	past, soon, later := us(-60_000), us(60_000), us(3_600_000)
 	keys := []string{"due", "tasks", "attempts", "running", "later", "failed"}
-	editing, working := append(slices.Clone(keys), "record"), append(slices.Clone(keys), "record", "token")
+	editing, working := append(slices.Clone(keys), "record", "since"), append(slices.Clone(keys), "record", "token", "since")
 
 	pending := func(id, at string) string { return "\n ZADD due " + at + " " + id + "\n HSET tasks " + id + " ::" + id }
 	tried := func(at string) string { return pending("p", at) + "\n HSET attempts p 1:0:7" }
@@ -33,7 +33,7 @@ func delayScenarios(now int64) []scenario {
 	}
 	edit := func(requests ...any) []any { return append([]any{5, 60_000, "PUBLISH", "c"}, requests...) }
 	work := func(wanted int, ends ...any) []any {
-		return append([]any{5, 60_000, 30_000_000, wanted, 5_000, 3, 2, int64(3_600_000_000), 60_000, "PUBLISH", "c"}, ends...)
+		return append([]any{5, 60_000, 30_000_000, wanted, 5_000, 3, 2, int64(3_600_000_000), 60_000, "PUBLISH", "c", 1, 2, ""}, ends...)
 	}
 	cancel := func(id string) []any { return []any{"cancel", id, "", "", "", ""} }
 	e, w := scripts.DelayEdit, scripts.DelayWork

@@ -4,36 +4,55 @@ Ends attempts of tasks, and claims tasks that are due, for one process that serv
 Calls are numbered as those of delay_edit. A copy of the last call returns the tasks that this call claimed, as far as the process
 still holds them. Ends of attempts name the token of the attempt, so that a late one does not end another.
 
+The lease of a claimed task whose handler is not known to have begun ends half a microsecond after a whole one. If it ends before Redis
+learns of the beginning, no loss is counted. A task that loses its lease stays in running for a pause that no process holds. Then, and
+if nobody had begun it, it is pending again under the instant at which it was due, and a process claims it for a free worker only.
+
 KEYS     1 to 6 as in delay_edit
-         7 record of the last claim of the process (string: number, token before its first one, number of tasks, end of the lease)
+         7 record of the last claim of the process (string: number, token before its first one, number of tasks, end of the lease, and
+           after a blank the reports of the reply)
          8 token (string: the last token)
+         9 since as in delay_edit
 ARGV     1 number of the call   2 how long its record stays, ms
          3 lease, us   4 number of tasks to claim   5 us before its time that a task may be claimed
          6 losses of its lease after which a task fails   7 number of failed tasks to keep   8 how long they stay, us
-         9 how long the token stays, ms   10 command that wakes   11 channel, and for each attempt that ended
+         9 how long the token stays, ms   10 command that wakes   11 channel
+         12 number of the claimed tasks that begin at once   13 losses from which on a task runs alone
+         14 "1" to check first the types of keys that a claim does not read, and for each attempt
            "done", id, token, ""
            "again", id, token, us until the next attempt; after a failure
            "failed", id, token, ""
-           "back", id, token, us until it is due; it was not begun, or its handler was told to end
-Returns  {us until the next task is due or a lease ends, or -1; number of ends that were recorded;
-          and for each claimed task: id, task, us until it is due, failures, losses, token}
+           "back", id, token, ""; it was not begun, or its handler was told to end
+           "begun", id, token, ""; it runs
+Returns  {us until the next task is due or a lease ends, or -1; number of ends that were recorded; number of attempts that were read, from
+          the first one; 1 if a task was lost before it had begun, so that it is better to claim for free workers only;
+          reports: for each task a letter, the length of its id, ":" and the id: "L" has failed because its lease was lost too often,
+          "D" had failed and was deleted, "M" had no payload any more and was removed;
+          and for each claimed task: id, task, us until it is due, failures, losses, token, 1 if it counts as begun; one that runs alone
+          comes last}
 Errors   WRONGKIND the token key holds no number
 ]]
-local due_key, tasks_key, attempts_key, running_key, later_key, failed_key, record_key, token_key = unpack(KEYS)
+local due_key, tasks_key, attempts_key, running_key, later_key, failed_key, record_key, token_key, since_key = unpack(KEYS)
 local number, lease_us, wanted, ahead = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local most_losses, most_failed, verb, most_bytes = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[10], 4 * 2 ^ 20
+local free, alone_from, first = tonumber(ARGV[12]), tonumber(ARGV[13]), 15
+local first_pause, longest_pause = 1000000, 300000000
 
 -- include: delay_task
 -- include: clock
 -- include: delay_changes
-local now, reply = clock_micros(), {-1, 0}
+local now, reply, reports = clock_micros(), {-1, 0, 0, 0, ''}, {}
 local record = redis.call('GET', record_key)
-local last, base, claimed, ends = string.match(record or '', '^(%d+) (%d+) (%d+) (%d+)$')
+local last, base, claimed, ends, told = string.match(record or '', '^(%d+) (%d+) (%d+) (%d+) ?(.*)$')
 
-local function add_claimed(id, text, wait, failures, losses, token)
-  local at = #reply
-  reply[at + 1], reply[at + 2], reply[at + 3] = id, text or '', wait
-  reply[at + 4], reply[at + 5], reply[at + 6] = failures, losses, token
+local function add_claimed(id, text, wait, failures, losses, token, begun)
+  for _, field in ipairs({id, text, wait, failures, losses, token, begun and 1 or 0}) do
+    reply[#reply + 1] = field
+  end
+end
+
+local function report(kind, id)
+  reports[#reports + 1] = kind .. #id .. ':' .. id
 end
 
 -- score_of returns the score of the first member of a reply of ZRANGE.
@@ -44,20 +63,26 @@ end
 local function set_event(next_due, next_end)
   local event = math.min(next_due, next_end)
   if event < 2 ^ 53 then
-    reply[1] = math.max(0, event - now)
+    reply[1] = math.max(0, math.ceil(event) - now)
   end
 end
 
 if last and tonumber(last) >= number then
-  ends = tonumber(ends)
+  ends, reply[3] = tonumber(ends), (#ARGV - first + 1) / 4
+  reply[5] = tonumber(last) == number and told or ''
   if tonumber(last) == number and tonumber(claimed) > 0 and ends > now then
-    local ids = redis.call('ZRANGE', running_key, ends, ends, 'BYSCORE')
-    read_parts('text attempt', ids, 1, #ids)
+    local held, ids = redis.call('ZRANGE', running_key, ends, instant(ends) .. '.5', 'BYSCORE', 'WITHSCORES'), {}
+    for at = 1, #held, 2 do
+      ids[#ids + 1] = held[at]
+      set_read(held[at], 'ends', tonumber(held[at + 1]))
+    end
+    read_parts('text attempt since', ids, 1, #ids)
     for _, id in ipairs(ids) do
-      local failures, losses, token = attempt_of(tasks[id].attempt)
-      if tonumber(token) > tonumber(base) and tonumber(token) <= base + claimed then
-        local wait = math.max(0, ends - lease_us + ahead - now) -- none of them was due later
-        add_claimed(id, tasks[id].text, wait, failures, losses, token)
+      local task = tasks[id]
+      local failures, losses, token = attempt_of(task.attempt)
+      if task.text and tonumber(token) > tonumber(base) and tonumber(token) <= base + claimed then
+        local due = tonumber(task.since or ends - lease_us + ahead) -- none of them was due later
+        add_claimed(id, task.text, due - now, failures, losses, token, task.ends == ends)
       end
     end
   end
@@ -65,16 +90,25 @@ if last and tonumber(last) >= number then
   return reply
 end
 
-local ids, found, ended = {}, {}, {}
-for at = 12, #ARGV, 4 do
-  ids[#ids + 1] = ARGV[at + 1]
+if ARGV[14] == '1' then
+  redis.call('HMGET', later_key, '')
+  redis.call('HMGET', since_key, '')
+  redis.call('ZMSCORE', failed_key, '')
 end
 local next_due = score_of(redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES'))
-local next_end, expired = score_of(redis.call('ZRANGE', running_key, 0, 0, 'WITHSCORES')), {}
+local first_lease = redis.call('ZRANGE', running_key, 0, 0, 'WITHSCORES')
+local next_end = score_of(first_lease)
+local named, begun, expired, found, needs_since = {}, {}, {}, {}, next_end <= now
+for at = first, #ARGV, 4 do
+  needs_since = needs_since or ARGV[at] == 'back'
+  local ids = ARGV[at] == 'begun' and begun or named
+  ids[#ids + 1] = ARGV[at + 1]
+end
+local ended_count = #named
 if next_end <= now then
   expired = redis.call('ZRANGE', running_key, '-inf', instant(now), 'BYSCORE', 'LIMIT', 0, 500)
   for _, id in ipairs(expired) do
-    ids[#ids + 1] = id
+    named[#named + 1] = id
   end
 end
 if wanted > 0 and next_due <= now + ahead then
@@ -84,22 +118,45 @@ if wanted > 0 and next_due <= now + ahead then
     set_read(dues[at], 'due', tonumber(dues[at + 1]))
   end
 end
-read_parts('attempt later ends', ids, 1, #ids)
-read_parts('attempt', found, 1, #found)
+
+-- Tasks that were scheduled meanwhile are read with their texts: most_bytes of them, and 32 in vain. The other ends and leases wait for
+-- the next call.
+local read_count, later_bytes = 0, 0
+while read_count < #named and later_bytes <= most_bytes do
+  local from = read_count + 1
+  read_count = math.min(read_count + 32, #named)
+  read_parts('later', named, from, read_count)
+  for i = from, read_count do
+    later_bytes = later_bytes + #(tasks[named[i]].later or '')
+  end
+end
+local all = {}
+for _, ids in ipairs({named, begun, found}) do
+  for i = 1, ids == named and read_count or #ids do
+    all[#all + 1] = ids[i]
+  end
+end
+read_parts('attempt', all, 1, #all)
+read_parts('ends', all, 1, #all - #found)
+if needs_since then
+  read_parts('since', named, 1, read_count)
+end
 
 -- leave ends an attempt of a claimed task. The task that was scheduled meanwhile takes its place. Otherwise it is pending again at
 -- an instant, or has failed, or is gone.
-local new_failed = 0
-local function leave(id, failures, losses, token, at, has_failed)
+local new_failed, ended = 0, {}
+local function leave(id, attempt, at, has_failed)
   local task = tasks[id]
-  task.ends = false
+  task.ends, task.since = false, false
   if task.later then
     local due, text = string.match(task.later, '^(%d+):(.*)$')
+    local _, _, token = attempt_of(task.attempt)
     task.due, task.text, task.attempt, task.later = tonumber(due), text, '0:0:' .. token, false
   elseif at or has_failed then
-    task.attempt = failures .. ':' .. losses .. ':' .. token
-    task.due, task.failed = at, not at and now or nil
-    new_failed = new_failed + (at and 0 or 1)
+    task.attempt, task.due = attempt, at
+    if has_failed then
+      task.failed, new_failed = now, new_failed + 1
+    end
   else
     task.text, task.attempt = false, false
   end
@@ -108,85 +165,150 @@ local function leave(id, failures, losses, token, at, has_failed)
   end
 end
 
-for at = 12, #ARGV, 4 do
+-- since_of returns when a claimed task was due. One that a version without since has claimed is due now, and so is one that was claimed
+-- before the clock was set back.
+local function since_of(task)
+  local since = tonumber(task.since or now)
+  return since <= now + ahead and since or now
+end
+
+-- pause_of returns how long a task waits after a loss: half a second to a second, and twice as long after each further one. The tokens
+-- spread the tasks of a process evenly.
+local function pause_of(losses, token)
+  local longest = math.min(first_pause * 2 ^ (losses - 1), longest_pause)
+  return math.floor(longest / 2 * (1 + token % 1000000 * 0.618034 % 1))
+end
+
+-- end_late ends a task whose handler has returned after the lease had ended, if no other attempt has begun and nothing has changed the
+-- task.
+local function end_late(id)
+  read_parts('due failed', {id}, 1, 1)
+  local task = tasks[id]
+  task.due, task.failed, task.text, task.attempt = false, false, false, false
+  reply[2] = reply[2] + 1
+end
+
+for at = first, #ARGV, 4 do
   local how, id = ARGV[at], ARGV[at + 1]
-  local failures, losses, token, cancelled = attempt_of(tasks[id].attempt)
-  if token == ARGV[at + 2] and tasks[id].ends then
-    reply[2] = reply[2] + 1
-    if how == 'done' or cancelled then
-      leave(id, failures, losses, token)
-    elseif how == 'again' then
-      leave(id, failures + 1, losses, token, now + ARGV[at + 3])
-    elseif how == 'failed' then
-      leave(id, failures + 1, losses, token, nil, true)
-    else
-      leave(id, failures, losses, token, now + ARGV[at + 3])
+  if how == 'begun' or reply[3] < read_count then
+    local task = tasks[id]
+    local failures, losses, token, cancelled, lost = attempt_of(task.attempt)
+    local is_last = token == ARGV[at + 2]
+    if how ~= 'begun' then
+      reply[3] = reply[3] + 1
+    elseif is_last and task.ends and not lost then
+      task.ends = math.floor(task.ends)
+    end
+    if how ~= 'begun' and is_last and task.ends then
+      reply[2] = reply[2] + 1
+      if how == 'done' or cancelled then
+        leave(id)
+      elseif how == 'again' then
+        leave(id, failures + 1 .. ':' .. losses .. ':' .. token, now + ARGV[at + 3])
+      elseif how == 'failed' then
+        leave(id, failures + 1 .. ':' .. losses .. ':' .. token, nil, true)
+      else
+        leave(id, failures .. ':' .. losses .. ':' .. token, since_of(task))
+      end
+    elseif how == 'done' and is_last and lost then
+      end_late(id)
     end
   end
 end
 
--- A task whose lease has ended is due at once.
-for _, id in ipairs(expired) do
-  local failures, losses, token, cancelled = attempt_of(tasks[id].attempt)
-  if tasks[id].ends and cancelled then
-    leave(id, failures, losses, token)
-  elseif tasks[id].ends then
-    local is_last = losses + 1 >= most_losses
-    leave(id, failures, losses + 1, token, not is_last and now or nil, is_last)
+for i = ended_count + 1, read_count do
+  local id, task = named[i], tasks[named[i]]
+  local failures, losses, token, cancelled, lost = attempt_of(task.attempt)
+  if not task.ends or task.ends > now then -- ended in this call
+  elseif cancelled then
+    leave(id)
+  elseif task.ends % 1 ~= 0 then
+    leave(id, failures .. ':' .. losses .. ':' .. token .. ':', since_of(task))
+  elseif losses + 1 >= most_losses then
+    if not task.later then
+      report('L', id)
+    end
+    leave(id, failures .. ':' .. losses + 1 .. ':' .. token .. ':', nil, true)
+  elseif task.later then
+    leave(id)
+  else
+    task.attempt = failures .. ':' .. losses + 1 .. ':' .. token .. ':'
+    task.ends = now + pause_of(losses + 1, tonumber(token)) + 0.5
   end
 end
 
--- Tasks that have become due in this call are claimed if no others are left. If it claims none of them, another process may.
-local soonest = 2 ^ 53
+-- Tasks that have become due in this call are claimed if no others are left.
 for _, id in ipairs(ended) do
   if #found < wanted and tasks[id].due <= now + ahead then
     found[#found + 1] = id
-  else
-    soonest = math.min(soonest, tasks[id].due)
   end
 end
 
--- The reply has most_bytes of tasks, or one task. The others stay due. At most 32 tasks are read in vain.
-local count, bytes = 0, 0
-while count < #found do
-  if count % 32 == 0 then
-    local unread = {}
-    for i = count + 1, math.min(count + 32, #found) do
-      if tasks[found[i]].text == nil then
-        unread[#unread + 1] = found[i]
-      end
+-- read_texts reads the texts of up to 32 tasks that were found, from one on.
+local function read_texts(from)
+  local unread = {}
+  for i = from, math.min(from + 31, #found) do
+    if tasks[found[i]].text == nil then
+      unread[#unread + 1] = found[i]
     end
-    read_parts('text', unread, 1, #unread)
   end
-  bytes = bytes + #(tasks[found[count + 1]].text or '')
-  if count > 0 and bytes > most_bytes then
-    break
+  read_parts('text', unread, 1, #unread)
+end
+
+-- The reply has most_bytes of tasks, or one task. The others stay due. At most 32 tasks are read in vain. One without a text is removed.
+-- One that was lost before it had begun is claimed for a free worker only, so that its beginning is known.
+local ids, bytes = {}, 0
+for i, id in ipairs(found) do
+  if (i - 1) % 32 == 0 then
+    read_texts(i)
   end
-  count = count + 1
+  local task = tasks[id]
+  local _, losses, _, _, lost = attempt_of(task.attempt)
+  if not task.due then -- ended in this call
+  elseif not task.text then
+    task.due, task.attempt = false, false
+    report('M', id)
+  else
+    reply[4] = lost and 1 or reply[4]
+    bytes = bytes + #task.text
+    if #ids > 0 and bytes > most_bytes or lost and #ids >= free and losses < alone_from then
+      break
+    end
+    ids[#ids + 1] = id
+    if losses >= alone_from then
+      break
+    end
+  end
 end
 
 ends = now + lease_us
 local records = {}
-if count > 0 then
+if #ids > 0 then
   local last_token = redis.call('GET', token_key) or '0'
   base = string.match(last_token, '^%d+$') and math.max(tonumber(last_token), now) or 2 ^ 53
-  for i = 1, count do
-    local _, _, token = attempt_of(tasks[found[i]].attempt)
+  for _, id in ipairs(ids) do
+    local _, _, token = attempt_of(tasks[id].attempt)
     base = math.max(base, tonumber(token)) -- also if the last token was lost
   end
-  if base + count >= 2 ^ 53 then
+  if base + #ids >= 2 ^ 53 then
     return redis.error_reply('WRONGKIND the key of the last token holds no number, or one that is too large')
   end
-  for i = 1, count do
-    local task = tasks[found[i]]
+  for i, id in ipairs(ids) do
+    local task = tasks[id]
     local failures, losses = attempt_of(task.attempt)
-    local token = instant(base + i)
-    add_claimed(found[i], task.text, task.due - now, failures, losses, token)
-    task.attempt, task.ends, task.due = failures .. ':' .. losses .. ':' .. token, ends, false
+    local token, begins = instant(base + i), i <= free and losses < alone_from
+    add_claimed(id, task.text, task.due - now, failures, losses, token, begins)
+    task.attempt, task.ends = failures .. ':' .. losses .. ':' .. token, begins and ends or ends + 0.5
+    task.since, task.due = instant(task.due), false
   end
-  records[2] = {token_key, instant(base + count), ARGV[9]}
+  records[2] = {token_key, instant(base + #ids), ARGV[9]}
 end
-records[1] = {record_key, string.format('%.0f %.0f %.0f %.0f', number, count > 0 and base or 0, count, ends), ARGV[2]}
+
+-- Tasks that have become due, and that this call leaves, may be claimed by another process.
+local soonest = 2 ^ 53
+for _, id in ipairs(ended) do
+  soonest = math.min(soonest, tasks[id].due or soonest)
+end
 
 -- Failed tasks are dropped when one is added, and when there is nothing else to do.
 if new_failed > 0 or next_due > now + 1000000 then
@@ -197,18 +319,30 @@ if new_failed > 0 or next_due > now + 1000000 then
   end
   read_parts('attempt', old, 1, #old)
   for _, id in ipairs(old) do
-    set_read(id, 'failed', true)
-    tasks[id].failed, tasks[id].text, tasks[id].attempt = false, false, false
+    if tasks[id].failed == nil then -- not ended in this call
+      set_read(id, 'failed', true)
+      tasks[id].failed, tasks[id].text, tasks[id].attempt = false, false, false
+      report('D', id)
+    end
   end
 end
 
+reply[5] = table.concat(reports)
+records[1] = {
+  record_key, string.format('%.0f %.0f %.0f %.0f ', number, #ids > 0 and base or 0, #ids, ends) .. reply[5], ARGV[2],
+}
 write_tasks(record, records)
 if soonest < next_due then
   redis.pcall(verb, ARGV[11], '')
 end
-if count > 0 or #ids > 0 then -- a slot that migrates refuses to read a key that this script has emptied
+if #ids + #all > 0 then -- a slot that migrates refuses to read a key that this script has emptied
   next_due = score_of(redis.pcall('ZRANGE', due_key, 0, 0, 'WITHSCORES'))
+end
+local task = tasks[first_lease[1]]
+if task and task.ends ~= next_end then
   next_end = score_of(redis.pcall('ZRANGE', running_key, 0, 0, 'WITHSCORES'))
+elseif #ids > 0 then
+  next_end = math.min(next_end, ends)
 end
 set_event(next_due, next_end)
 return reply

@@ -4,12 +4,16 @@ local hash = {
   set = function(...) redis.call('HSET', ...) end,
   remove = function(...) redis.call('HDEL', ...) end,
 }
+local aid = { -- a hash that is not read before it is changed, as nothing depends on it
+  read = hash.read, set = hash.set, remove = function(...) redis.pcall('HDEL', ...) end,
+}
 local zset = {
   read = function(...) return redis.call('ZMSCORE', ...) end,
   set = function(...) redis.call('ZADD', ...) end,
   remove = function(...) redis.call('ZREM', ...) end,
 }
 local parts = {
+  {name = 'since', key = since_key, kind = aid},
   {name = 'text', key = tasks_key, kind = hash},
   {name = 'attempt', key = attempts_key, kind = hash},
   {name = 'later', key = later_key, kind = hash},
@@ -18,7 +22,10 @@ local parts = {
   {name = 'failed', key = failed_key, kind = zset},
 }
 local tasks = {} -- by id, each with its parts: nil if not read, false if there is none
-local read = {text = {}, attempt = {}, later = {}, due = {}, ends = {}, failed = {}} -- the parts by name and id, as they were read
+local read = {} -- the parts by name and id, as they were read
+for _, part in ipairs(parts) do
+  read[part.name] = {}
+end
 
 local function set_read(id, name, value)
   local task = tasks[id]
@@ -41,6 +48,11 @@ local function read_parts(names, ids, first, last)
   end
 end
 
+-- score writes an instant of a sorted set: some leases end half a microsecond later.
+local function score(us)
+  return us % 1 == 0 and instant(us) or string.format('%.1f', us)
+end
+
 local function in_chunks(command, key, args)
   for from = 1, #args, 2000 do
     command(key, unpack(args, from, math.min(from + 1999, #args)))
@@ -49,7 +61,8 @@ end
 
 -- write_tasks writes the changes, and records: key, value and ms. The key of the first one holds record, if that is not false. Nothing
 -- fails after the first write: each command is tried before, in a form that changes nothing, and the script has read every key that it
--- changes, but tasks, so that a key of another type was found. HSET has no such form, and comes first. Removals come last, one command for each key, because a slot that migrates refuses a key that is empty.
+-- changes, but tasks and since, so that a key of another type was found. HSET has no such form, and comes first, that of since before all
+-- others. Removals come last, one command for each key, because a slot that migrates refuses a key that is empty.
 local function write_tasks(record, records)
   local changes = false
   for _, part in ipairs(parts) do
@@ -60,7 +73,7 @@ local function write_tasks(record, records)
       elseif not value then
         absent[#absent + 1] = id
       elseif part.kind == zset then -- ZADD takes the score first
-        present[#present + 1] = instant(value)
+        present[#present + 1] = score(value)
         present[#present + 1] = id
       else
         present[#present + 1] = id

@@ -1,0 +1,78 @@
+package delay
+
+import (
+	"log/slog"
+	"strconv"
+	"strings"
+)
+
+// IncidentKind is what happened to a task outside of its attempts.
+type IncidentKind string
+
+// The kinds of incidents.
+const (
+	LostTooOften IncidentKind = "lost too often" // it has failed: 25 attempts that had begun lost their lease
+	Deleted      IncidentKind = "deleted"        // it had failed, and was deleted; see WithMaxFailed
+	NoPayload    IncidentKind = "no payload"     // Redis had lost its payload, as by eviction, and it was removed
+)
+
+// Incident is what happened to a task outside of its attempts. One process learns of it from Redis, or none if that
+// process dies.
+type Incident struct {
+	Queue string
+	ID    string
+	Kind  IncidentKind
+}
+
+// kinds are the kinds of incidents, by the letters of the script.
+var kinds = map[string]IncidentKind{"L": LostTooOften, "D": Deleted, "M": NoPayload}
+
+// readIncidents reads incidents of a queue as delay_work reports them, and reports whether it could.
+func readIncidents(text string) (incidents []Incident, ok bool) {
+	for text != "" {
+		length, rest, _ := strings.Cut(text[1:], ":")
+		n, err := strconv.Atoi(length)
+		kind := kinds[text[:1]]
+		if err != nil || n < 0 || n > len(rest) || kind == "" {
+			return nil, false
+		}
+		incidents = append(incidents, Incident{ID: rest[:n], Kind: kind})
+		text = rest[n:]
+	}
+	return incidents, true
+}
+
+// report counts and logs the incidents of a call, and calls the hook.
+func (c *Client) report(queue string, incidents []Incident) {
+	if len(incidents) == 0 {
+		return
+	}
+	m, ids := &c.monitor, make(map[IncidentKind][]string)
+	for i := range incidents {
+		incidents[i].Queue = queue
+		ids[incidents[i].Kind] = append(ids[incidents[i].Kind], incidents[i].ID)
+	}
+	m.mu.Lock()
+	m.stats.LostTooOften += int64(len(ids[LostTooOften]))
+	m.stats.Deleted += int64(len(ids[Deleted]))
+	m.stats.NoPayload += int64(len(ids[NoPayload]))
+	m.mu.Unlock()
+	c.goInside(func() {
+		for kind, of := range ids {
+			name, count, first := slog.String("queue", queue), slog.Int("tasks", len(of)), slog.Any("ids", of[:min(len(of), 10)])
+			switch kind {
+			case LostTooOften:
+				m.logger.Warn("delay: tasks have failed, as their leases were lost too often", name, count, first)
+			case Deleted:
+				m.logger.Warn("delay: failed tasks were deleted", name, count, first)
+			case NoPayload:
+				m.logger.Warn("delay: tasks were removed, as Redis had lost their payloads", name, count, first)
+			}
+		}
+		for _, one := range incidents {
+			if m.hooks.Incident != nil {
+				m.call(func() { m.hooks.Incident(one) })
+			}
+		}
+	})
+}
