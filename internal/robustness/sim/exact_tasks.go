@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -70,6 +71,16 @@ type taskJudge struct {
 	claims  []*taskClaim
 	ends    []taskEnd
 	faults  []check.Fault
+
+	works    []taskWork
+	lapses   []taskLapse
+	renewals map[int][]int64 // when the server executed them, by process
+}
+
+// taskWork is a call that claims tasks.
+type taskWork struct {
+	at   int64
+	link int
 }
 
 // taskState is a task, and the one that was scheduled while it was claimed.
@@ -81,6 +92,11 @@ type taskState struct {
 	failures, losses int
 	cancelled        bool
 	later            *taskPlan
+	link             int   // of the process that has claimed it
+	available        int64 // when it became pending, in nanoseconds of the bubble; 0 if it was not seen since
+	begun            bool  // as far as the server knows
+	waits            bool  // until ends, after a loss: no process holds it
+	lost             bool  // nothing has happened to it since it lost its lease
 }
 
 // taskPlan is what Schedule says about a task.
@@ -112,6 +128,7 @@ type taskClaim struct {
 	id         string
 	token      int64
 	ends       int64 // of the lease, at first
+	available  int64 // when the task had become pending and due
 	run        *taskRun
 	superseded int64 // when the next attempt of the id was granted, or forever
 }
@@ -154,7 +171,13 @@ func (j *taskJudge) replay() bool {
 		case e.name == "delay_work":
 			j.work(&e)
 		case e.name == "delay_renew":
+			j.renewals[e.link] = append(j.renewals[e.link], e.at)
 			j.renew(&e)
+		}
+		for _, t := range j.tasks {
+			if t.phase == delay.Pending && t.available == 0 {
+				t.available = e.at
+			}
 		}
 		if len(j.faults) > 0 {
 			return false
@@ -204,6 +227,9 @@ func (j *taskJudge) edit(e *execution) {
 // request replays one request of a call.
 func (j *taskJudge) request(now int64, r []string, payload string) int {
 	t, most := j.task(r[1]), number(r[4])
+	if t.waits { // for its editor it is pending
+		t.phase, t.due, t.waits = delay.Pending, t.ends, false
+	}
 	plan := func(old *taskPlan, payload string, first int64) taskPlan {
 		due := now + number(r[2])
 		if at, ok := strings.CutPrefix(r[2], "@"); ok {
@@ -242,7 +268,7 @@ func (j *taskJudge) request(now int64, r []string, payload string) int {
 		later := plan(t.later, t.later.payload, t.later.first)
 		t.later = &later
 	case verb == "move" && t.phase == delay.Pending:
-		t.taskPlan = plan(&t.taskPlan, t.payload, t.first)
+		t.taskPlan, t.lost = plan(&t.taskPlan, t.payload, t.first), false
 	case verb == "retry" && t.phase == delay.Failed:
 		*t = taskState{taskPlan: taskPlan{t.payload, now, t.first}, phase: delay.Pending, token: t.token}
 	case verb == "forget" && t.phase == delay.Failed:
@@ -261,12 +287,55 @@ func (t *taskState) leave(phase delay.Phase, at int64) {
 	case phase == delay.Unknown || t.cancelled:
 		*t = taskState{token: t.token}
 	default:
-		t.phase, t.due = phase, at
+		t.phase, t.due, t.waits, t.lost = phase, at, false, false
 	}
 }
 
-// mostLosses is how often a task may lose its lease.
-const mostLosses = 25
+// The rules of losses.
+const (
+	mostLosses   = 25 // of its lease that a task may have
+	aloneFrom    = 2  // from which on it runs alone
+	firstPause   = 1_000_000
+	longestPause = 300_000_000
+)
+
+// lose ends the lease of a claimed task, or its pause after that.
+func (t *taskState) lose(now int64) {
+	switch counts := t.begun && !t.waits; {
+	case t.cancelled:
+		t.leave(delay.Unknown, 0)
+	case !counts:
+		lost := t.later == nil
+		t.leave(delay.Pending, t.since(now))
+		t.lost = lost
+	case t.losses+1 >= mostLosses:
+		lost := t.later == nil
+		t.losses++
+		t.leave(delay.Failed, now)
+		t.lost = lost
+	case t.later != nil:
+		t.leave(delay.Pending, 0)
+	default:
+		t.losses++
+		longest := min(float64(firstPause)*math.Pow(2, float64(t.losses-1)), longestPause)
+		spread := math.Mod(float64(t.token%1_000_000)*0.618034, 1)
+		t.waits, t.lost, t.ends = true, true, now+int64(longest/2*(1+spread))
+	}
+}
+
+// since returns when a claimed task was due, unless the clock was set back since.
+func (t *taskState) since(now int64) int64 {
+	if t.due > now+claimedAhead {
+		return now
+	}
+	return t.due
+}
+
+// over reports whether the lease of a task has ended, or its pause after that. The server keeps half a microsecond more
+// for those that have not begun.
+func (t *taskState) over(now int64) bool {
+	return t.phase == delay.Claimed && (t.ends < now || t.ends == now && t.begun && !t.waits)
+}
 
 // work replays the ends of attempts, the ends of leases, and claims.
 func (j *taskJudge) work(e *execution) {
@@ -276,78 +345,99 @@ func (j *taskJudge) work(e *execution) {
 		j.workAgain(e, last)
 		return
 	}
-	recorded := int64(0)
-	for r := s.args[11:]; len(r) > 0; r = r[4:] {
-		t, token := j.task(r[1]), number(r[2])
-		if t.phase != delay.Claimed || t.token != token {
-			continue
+	var over []*taskState
+	for _, t := range j.tasks {
+		if t.over(now) {
+			over = append(over, t)
 		}
-		recorded++
-		j.ends = append(j.ends, taskEnd{r[0], r[1], token, e.at})
-		switch r[0] {
-		case "done":
-			t.leave(delay.Unknown, 0)
-		case "again":
-			t.failures++
-			pause := delay.Backoff(firstBackoff, lastBackoff)(t.failures)
-			if t.failures >= taskAttempts || number(r[3]) != pause.Microseconds() {
-				j.faultf(e.at, "a task that failed runs again", "%d failures, again in %s us", t.failures, r[3])
-			}
-			t.leave(delay.Pending, now+number(r[3]))
-		case "failed":
-			if t.failures++; t.failures < taskAttempts {
-				j.faultf(e.at, "a task fails after its last attempt", "after %d failures", t.failures)
-			}
-			t.leave(delay.Failed, now)
-		default:
-			if now+number(r[3]) < t.due && !j.stepped(t.at, e.at) {
-				j.faultf(e.at, neverEarly, "%s is handed back %d us before its time, for %s us", r[1], t.due-now, r[3])
-			}
-			t.leave(delay.Pending, now+number(r[3]))
+	}
+	j.works = append(j.works, taskWork{e.at, e.link})
+	recorded := int64(0)
+	for r := s.args[14:]; len(r) > 0; r = r[4:] {
+		t, token := j.task(r[1]), number(r[2])
+		claimed := t.phase == delay.Claimed && t.token == token
+		switch {
+		case r[0] == "begun":
+			t.begun = t.begun || claimed && !t.waits
+		case claimed:
+			recorded++
+			j.ends = append(j.ends, taskEnd{r[0], r[1], token, e.at})
+			j.endOf(e, t, r)
+		case r[0] == "done" && t.token == token && t.lost:
+			recorded++
+			j.ends = append(j.ends, taskEnd{r[0], r[1], token, e.at})
+			*t = taskState{token: token}
 		}
 	}
 	if n := number(s.reply[1]); n != recorded {
-		j.faultf(e.at, "an end names the token of its attempt", "%d of %v recorded, not %d", n, s.args[11:], recorded)
+		j.faultf(e.at, "an end names the token of its attempt", "%d of %v recorded, not %d", n, s.args[14:], recorded)
 	}
-	for _, t := range j.tasks {
-		if t.phase != delay.Claimed || t.ends > now {
-			continue
-		}
-		if t.losses++; t.losses < mostLosses {
-			t.leave(delay.Pending, now)
-		} else {
-			t.leave(delay.Failed, now)
+	for id, t := range j.tasks {
+		if slices.Contains(over, t) && t.over(now) {
+			if !t.waits {
+				j.lapses = append(j.lapses, taskLapse{id, t.token, t.link, e.at - 1000*(now-t.ends)})
+			}
+			t.lose(now)
 		}
 	}
 	claims := j.claim(e)
+	stops := s.reply[3] == "1" || len(claims) > 0 && j.task(claims[len(claims)-1].id).losses >= aloneFrom
 	for id, t := range j.tasks {
-		if t.phase == delay.Pending && t.due <= now+claimedAhead && len(claims) < int(s.arg(3)) {
+		if t.phase == delay.Pending && t.due <= now+claimedAhead && len(claims) < int(s.arg(3)) && !stops {
 			j.faultf(e.at, "a call claims the tasks that are due", "%s is left", id)
 		}
 	}
 	j.remember(e, nil, claims)
 }
 
+// endOf replays the end of an attempt.
+func (j *taskJudge) endOf(e *execution, t *taskState, r []string) {
+	now := e.clock
+	switch r[0] {
+	case "done":
+		t.leave(delay.Unknown, 0)
+	case "again":
+		t.failures++
+		pause := delay.Backoff(firstBackoff, lastBackoff)(t.failures)
+		if t.failures >= taskAttempts || number(r[3]) != pause.Microseconds() {
+			j.faultf(e.at, "a task that failed runs again", "%d failures, again in %s us", t.failures, r[3])
+		}
+		t.leave(delay.Pending, now+number(r[3]))
+	case "failed":
+		if t.failures++; t.failures < taskAttempts {
+			j.faultf(e.at, "a task fails after its last attempt", "after %d failures", t.failures)
+		}
+		t.leave(delay.Failed, now)
+	default:
+		t.leave(delay.Pending, t.since(now))
+	}
+}
+
 // claim replays the claims of a call.
 func (j *taskJudge) claim(e *execution) (claims []*taskClaim) {
 	s, now := e.task, e.clock
-	for r := s.reply[2:]; len(r) > 0; r = r[6:] {
+	for r := s.reply[5:]; len(r) > 0; r = r[7:] {
 		t, c := j.task(r[0]), claimOf(e, r)
+		begins := len(claims) < int(s.arg(11)) && t.losses < aloneFrom
 		text := fmt.Sprintf("task %s #%s, token %d", c.id, c.payload, c.token)
 		switch {
 		case t.phase != delay.Pending || t.payload != c.payload:
 			j.faultf(e.at, "only a pending task is claimed", "%s: it is %q, #%s", text, t.phase, t.payload)
-		case t.due > now+claimedAhead || now+number(r[2]) < t.due:
+		case t.due > now+claimedAhead || now+number(r[2]) != t.due:
 			j.faultf(e.at, neverEarly, "%s: due in %d us, told %s us", text, t.due-now, r[2])
 		case c.token <= t.token:
 			j.faultf(e.at, tokensRise, "%s after %d", text, t.token)
+		case begins != (r[6] == "1") || t.losses >= aloneFrom && len(r) > 7:
+			j.faultf(e.at, "a task with losses runs alone, and the server knows who has begun", "%s: %v", text, r[3:])
 		case number(r[3]) != int64(t.failures) || number(r[4]) != int64(t.losses):
 			j.faultf(e.at, "failures are counted", "%s: %v, not %d and %d", text, r[3:5], t.failures, t.losses)
 		case t.losses > 0 && !j.leasesEnd():
 			j.faultf(e.at, "a second attempt has a cause", "%s: after %d losses", text, t.losses)
 		}
-		c.taskPlan, c.ends = t.taskPlan, now+s.arg(2)
+		c.taskPlan, c.ends, c.available = t.taskPlan, now+s.arg(2), max(t.available, e.at-1000*(now-t.due))
+		t.link, t.available = e.link, 0
 		t.phase, t.at, t.token, t.ends = delay.Claimed, c.at, c.token, c.ends
+		t.begun, t.waits, t.lost = begins, false, false
 		claims = append(claims, c)
 	}
 	j.claims = append(j.claims, claims...)
@@ -367,13 +457,13 @@ func (j *taskJudge) workAgain(e *execution, last *taskRecord) {
 	var want, got []string
 	for _, c := range last.claims {
 		t := j.task(c.id)
-		held := t.phase == delay.Claimed && t.token == c.token && t.ends == c.ends && t.ends > e.clock
+		held := t.phase == delay.Claimed && !t.waits && t.token == c.token && t.ends == c.ends && t.ends > e.clock
 		if held && last.number == e.task.arg(0) {
 			want = append(want, fmt.Sprint(c.id, " ", c.token))
 		}
 	}
-	for r := e.task.reply[2:]; len(r) > 0; r = r[6:] {
-		if c := claimOf(e, r); e.clock+number(r[2]) < j.task(c.id).due {
+	for r := e.task.reply[5:]; len(r) > 0; r = r[7:] {
+		if c := claimOf(e, r); e.clock+number(r[2]) != j.task(c.id).due {
 			j.faultf(e.at, neverEarly, "a copy was told that %s is due in %s us", c.id, r[2])
 		}
 		got = append(got, r[0]+" "+r[5])
@@ -390,12 +480,13 @@ func (j *taskJudge) renew(e *execution) {
 	s := e.task
 	for i := range s.reply {
 		t := j.task(s.args[3*i])
-		held := t.phase == delay.Claimed && t.token == s.arg(3*i+1) && t.ends > e.clock
+		held := t.phase == delay.Claimed && !t.waits && t.token == s.arg(3*i+1) && !t.over(e.clock)
 		if held != (s.reply[i] == "1") {
 			j.faultf(e.at, "a renewal tells who holds the task", "%v: %v", s.args, s.reply)
 		}
 		if held {
-			t.ends = e.clock + s.arg(3*i+2) // also if the clock was set back
+			lease, waits := strings.CutSuffix(s.args[3*i+2], ".5")
+			t.ends, t.begun = e.clock+number(lease), !waits // also if the clock was set back
 		}
 	}
 }

@@ -18,13 +18,18 @@ func (w *world) judgeTasks() (faults []check.Fault) {
 		}
 		j := &taskJudge{
 			world: w, object: i, name: o.Name,
-			tasks: make(map[string]*taskState), records: make(map[string]*taskRecord),
+			tasks: make(map[string]*taskState), records: make(map[string]*taskRecord), renewals: make(map[int][]int64),
 		}
 		j.judgePlans()
 		if j.replay() && !w.has(failoverAlive) { // what the old primary did is not known
 			j.judgeEnd()
 			j.judgeCalls()
 			j.judgeRuns()
+			j.judgeAlone()
+			if !j.losesData() {
+				j.judgeLapses()
+				j.judgeIdle()
+			}
 		}
 		for _, f := range j.faults {
 			f.Object = o.Name

@@ -148,7 +148,8 @@ var settledWrongly = []fault{
 // tasksWrongly are ways to delay tasks wrongly.
 var tasksWrongly = []fault{
 	{"a claim without a lease", []edit{{
-		"internal/scripts/delay_work.lua", `    task.attempt, task.ends, task.due = failures .. ':' .. losses .. ':' .. token, ends, false`,
+		"internal/scripts/delay_work.lua", `    task.attempt, task.ends = failures .. ':' .. losses .. ':' .. token, begins and ends or ends + 0.5
+    task.since, task.due = instant(task.due), false`,
 		`    task.text, task.attempt, task.due = false, false, false`,
 	}}},
 	{"a cancel that ignores a running task", []edit{{
@@ -162,7 +163,7 @@ var tasksWrongly = []fault{
 		"internal/scripts/delay_work.lua", `if last and tonumber(last) >= number then`, `if false then`,
 	}}},
 	{"ends of attempts ignore the token", []edit{{
-		"internal/scripts/delay_work.lua", `if token == ARGV[at + 2] and tasks[id].ends then`, `if tasks[id].ends then`,
+		"internal/scripts/delay_work.lua", `local is_last = token == ARGV[at + 2]`, `local is_last = true`,
 	}}},
 	{"a repeated schedule schedules again", []edit{{
 		"internal/scripts/delay_edit.lua", `if last and tonumber(last) >= number then`, `if false then`,
@@ -173,7 +174,7 @@ var tasksWrongly = []fault{
     local at, bound = bounded(wanted, most, task.later`,
 	}}},
 	{"a claimed task does not wait for its time", []edit{{
-		"delay/serve.go", `case waits[i] <= 0:`, `case true:`,
+		"delay/serve.go", `	if wait <= 0 {`, `	if true {`,
 	}}},
 	{"a server that stops keeps its tasks", []edit{{
 		"delay/serve.go", `	for _, a := range waiting {
@@ -184,6 +185,37 @@ var tasksWrongly = []fault{
 	}}},
 	{"a lost lease does not end the context", []edit{{
 		"delay/attempt.go", `e.Context = a.lease.Context(s.ctx)`, `e.Context = s.ctx`,
+	}}},
+	{"a loss counts although the task has not begun", []edit{{
+		"internal/scripts/delay_work.lua", `  elseif task.ends % 1 ~= 0 then`, `  elseif task.ends % 1 ~= 0 and lost then`,
+	}}},
+	{"a lost task does not wait", []edit{{
+		"internal/scripts/delay_work.lua", `task.ends = now + pause_of(losses + 1, tonumber(token)) + 0.5`, `task.ends = now + 0.5`,
+	}}},
+	{"a task with losses does not run alone", []edit{{
+		"delay/solo.go", `return a.Losses >= aloneFrom`, `return a.Losses >= 10*aloneFrom`,
+	}}},
+	{"a lost lease leaves its worker idle", []edit{{
+		"delay/serve.go", `calls := s.records || s.roomLocked() > 0 && !s.claims.After(now)`, `calls := s.records || now.IsZero()`,
+	}}},
+	{"a task that is handed back forgets its time", []edit{{
+		"internal/scripts/delay_work.lua", `        leave(id, failures .. ':' .. losses .. ':' .. token, since_of(task))
+      end`, `        leave(id, failures .. ':' .. losses .. ':' .. token, now)
+      end`,
+	}}},
+	{"a lost lease forgets the time of its task", []edit{{
+		"internal/scripts/delay_work.lua", `    leave(id, failures .. ':' .. losses .. ':' .. token .. ':', since_of(task))`,
+		`    leave(id, failures .. ':' .. losses .. ':' .. token .. ':', now)`,
+	}}},
+	{"an end that waits is not renewed", []edit{{
+		"delay/serve.go", `	a.ended = true
+	s.ended++
+`, `	a.ended = true
+	s.ended++
+	if a.lease != nil {
+		a.lease.Close(nil)
+	}
+`,
 	}}},
 	{"leases are not renewed", []edit{{
 		"delay/renew.go", `batch.Outcomes[i] = renewal.Extended`, `_ = i`,

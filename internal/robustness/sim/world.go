@@ -44,6 +44,7 @@ type world struct {
 	planned   map[string]Op // of tasks, by payload
 	taskCalls []*taskCall
 	taskRuns  []*taskRun
+	services  []*taskService      // calls of Serve
 	refused   bool                // a Serve was: the leases of its tasks end
 	failed    map[string][]string // ids of tasks that have failed, at the end, by queue
 
