@@ -28,9 +28,11 @@ type process struct {
 	lease time.Duration // 0 means redistest.SafeLease
 	kept  int           // failed tasks that are kept; 0 means 100
 	busy  int           // workers; all others are free
+	lost  int           // losses with which a task fails; 0 means 3
 
-	careful bool   // of the last call of work
-	reports string // likewise
+	next    time.Duration // until the next event, of the last call of work
+	careful bool          // likewise
+	reports string        // likewise
 }
 
 func newProcess(t *testing.T) *process {
@@ -111,6 +113,7 @@ func (p *process) work(number, wanted int, ends ...any) (recorded int64, found [
 	p.t.Helper()
 	reply, err := p.tryWork(number, wanted, ends...).Slice()
 	require.NoError(p.t, err)
+	p.next = time.Duration(reply[0].(int64)) * time.Microsecond
 	p.careful, p.reports = reply[3] == int64(1), reply[4].(string)
 	for fields := reply[5:]; len(fields) > 0; fields = fields[7:] {
 		token, err := strconv.ParseInt(fields[5].(string), 10, 64)
@@ -128,10 +131,27 @@ func (p *process) tryWork(number, wanted int, ends ...any) *redis.Cmd {
 	p.t.Helper()
 	require.Zero(p.t, len(ends)%4)
 	args := append([]any{
-		number, 600_000, cmp.Or(p.lease, redistest.SafeLease).Microseconds(), wanted, 5_000, 3, cmp.Or(p.kept, 100),
+		number, 600_000, cmp.Or(p.lease, redistest.SafeLease).Microseconds(), wanted, 5_000, cmp.Or(p.lost, 3), cmp.Or(p.kept, 100),
 		time.Hour.Microseconds(), 86_400_000, "PUBLISH", scripts.DelayChannel(p.name), max(0, wanted-p.busy), 2, "1",
 	}, ends...)
 	return p.rdb.Eval(p.t.Context(), p.source(scripts.DelayWork), p.keys("claims:"+p.id, "token", "since"), args...)
+}
+
+// renew renews the lease of an attempt, in us.
+func (p *process) renew(a claimedTask, lease any) []int64 {
+	p.t.Helper()
+	keys := []string{p.key("running"), p.key("attempts")}
+	renewed, err := p.rdb.Eval(p.t.Context(), p.source(scripts.DelayRenew), keys, a.id, a.token, lease).Int64Slice()
+	require.NoError(p.t, err)
+	return renewed
+}
+
+// phase returns the phase of a task.
+func (p *process) phase(id string) string {
+	p.t.Helper()
+	reply, err := p.rdb.Eval(p.t.Context(), p.source(scripts.DelayState), p.keys(), id).Slice()
+	require.NoError(p.t, err)
+	return reply[1].(string)
 }
 
 // claim claims the one task that is due.
@@ -357,9 +377,7 @@ func TestCopies_ALateRenewalRenewsNoOtherAttempt(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
 	renew := func(a claimedTask) int64 {
-		keys, lease := []string{p.key("running"), p.key("attempts")}, (2 * redistest.SafeLease).Microseconds()
-		renewed, err := p.rdb.Eval(t.Context(), p.source(scripts.DelayRenew), keys, a.id, a.token, lease).Int64Slice()
-		require.NoError(t, err)
+		renewed := p.renew(a, (2 * redistest.SafeLease).Microseconds())
 		require.Len(t, renewed, 1)
 		return renewed[0]
 	}

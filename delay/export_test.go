@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/renewal"
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // StopThenBegin stops a server that has claimed one task, and then has the timer of the task begin it, as a timer does
@@ -84,3 +85,9 @@ func (q *Queue) NextAfterRecording() (wanted int) {
 	}
 	return wanted
 }
+
+// Wheel returns the wheel of the client.
+func (q *Queue) Wheel() *wheel.Wheel { return q.client.wheel }
+
+// Attempts returns how often a task is attempted.
+func (q *Queue) Attempts() int { return q.config.attempts }

@@ -14,6 +14,7 @@ import (
 	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 func TestQueue_RefusesBadInput(t *testing.T) {
@@ -66,6 +67,61 @@ func TestQueue_RefusesKeysOfAnotherKind(t *testing.T) {
 	require.ErrorIs(t, q.Serve(ctx, 1, func(context.Context, *delay.Task) error { return nil }), delay.ErrWrongKind)
 	require.Equal(t, []string{key}, rdb.Keys(ctx, "{"+name+"*").Val())
 	require.Equal(t, "something else", rdb.Get(ctx, key).Val())
+}
+
+// Serve looks at all keys before it claims a task.
+func TestServe_RefusesKeysOfAnotherKindBeforeItClaims(t *testing.T) {
+	t.Parallel()
+	for _, part := range []string{"later", "failed", "since", "tasks", "attempts", "running", "token"} {
+		rdb, name, ctx := redistest.Shared(t).Client(t), redistest.Name(t), t.Context()
+		q, key := newClient(t, rdb).Queue(name), "{"+name+"}:delay:"+part
+		require.NoError(t, q.Schedule(ctx, "a", 0, nil))
+		require.NoError(t, rdb.Del(ctx, key).Err())
+		require.NoError(t, rdb.RPush(ctx, key, "something else").Err())
+		require.ErrorIs(t, q.Serve(ctx, 1, func(context.Context, *delay.Task) error {
+			t.Error("it was claimed")
+			return nil
+		}), delay.ErrWrongKind, part)
+		require.EqualValues(t, 1, rdb.ZCard(ctx, "{"+name+"}:delay:due").Val(), part)
+		require.Equal(t, []string{"something else"}, rdb.LRange(ctx, key, 0, -1).Val(), part)
+	}
+}
+
+// Whatever else happens at that time, a Serve that returns because the wheel stops says so.
+func TestServe_SaysThatTheWheelHasStopped(t *testing.T) {
+	redistest.SkipIfShort(t)
+	t.Parallel()
+	rdb := redistest.Shared(t).Client(t)
+	for i := range 1000 {
+		w, err := wheel.New()
+		require.NoError(t, err)
+		c, err := delay.New(rdb, delay.WithWheel(w))
+		require.NoError(t, err)
+		q := c.Queue(redistest.Name(t))
+		require.NoError(t, q.Schedule(t.Context(), "a", 0, nil))
+		ctx, end := context.WithCancel(t.Context())
+		begun, served := make(chan struct{}), make(chan error, 1)
+		go func() {
+			served <- q.Serve(ctx, 1, func(ctx context.Context, _ *delay.Task) error {
+				close(begun)
+				<-ctx.Done()
+				return nil
+			})
+		}()
+		if i%3 == 0 {
+			<-begun
+		}
+		if i%2 == 0 {
+			go end()
+		}
+		_, err = w.Stop(t.Context())
+		require.NoError(t, err)
+		if err = <-served; i%2 > 0 || err != nil { // it may have ended before
+			require.ErrorIs(t, err, wheel.ErrStopped)
+		}
+		end()
+		_ = c.Close(t.Context())
+	}
 }
 
 func TestServe_OnceForEachClient(t *testing.T) {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
-	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
 func TestRules_ATaskScheduledWhileOneOfItsIDRunsIsKept(t *testing.T) {
@@ -165,11 +164,7 @@ func TestRules_RenewedLeasesEndAlthoughTheClockWasSetBack(t *testing.T) {
 	p.edit(1, schedule("a", 0, "p")...)
 	a := p.claim(1)
 	p.back = time.Hour
-	keys := []string{p.key("running"), p.key("attempts")}
-	renewed, err := p.rdb.Eval(t.Context(), p.source(scripts.DelayRenew), keys,
-		a.id, a.token, redistest.SafeLease.Microseconds()).Int64Slice()
-	require.NoError(t, err)
-	require.Equal(t, []int64{1}, renewed)
+	require.Equal(t, []int64{1}, p.renew(a, redistest.SafeLease.Microseconds()))
 	p.back -= 2 * redistest.SafeLease
 	require.EqualValues(t, 1, p.other().claimAfterPause(1).losses)
 }

@@ -200,9 +200,10 @@ func (j *taskJudge) stepped(from, to int64) bool {
 	return slices.ContainsFunc(j.server.lost, func(at int64) bool { return from <= at && at <= to })
 }
 
-// stood reports whether a process stood still at some time, or was killed before the end of it.
+// stood reports whether a process stood still at some time, or was killed before the end of it. One stop may begin
+// within another.
 func (j *taskJudge) stood(process int, from, to int64) bool {
-	since := forever
+	since, stops := forever, 0
 	for _, e := range j.history.Events() {
 		if history.ProcessOf(e.Client) != process || e.At > to {
 			continue
@@ -212,11 +213,14 @@ func (j *taskJudge) stood(process int, from, to int64) bool {
 			return true
 		case history.Stopped:
 			since = min(since, e.At)
+			stops++
 		case history.Resumed:
 			if e.At >= from {
 				return true
 			}
-			since = forever
+			if stops--; stops == 0 {
+				since = forever
+			}
 		}
 	}
 	return since <= to

@@ -186,8 +186,8 @@ var tasksWrongly = []fault{
 	{"a lost lease does not end the context", []edit{{
 		"delay/attempt.go", `e.Context = a.lease.Context(s.ctx)`, `e.Context = s.ctx`,
 	}}},
-	{"a loss counts although the task has not begun", []edit{{
-		"internal/scripts/delay_work.lua", `  elseif task.ends % 1 ~= 0 then`, `  elseif task.ends % 1 ~= 0 and lost then`,
+	{"every claimed task counts as begun", []edit{{
+		"internal/scripts/delay_work.lua", `begins = instant(base + i), i <= free and losses < alone_from`, `begins = instant(base + i), true`,
 	}}},
 	{"a lost task does not wait", []edit{{
 		"internal/scripts/delay_work.lua", `task.ends = now + pause_of(losses + 1, tonumber(token)) + 0.5`, `task.ends = now + 0.5`,
