@@ -3,6 +3,7 @@ package scripts_test
 import (
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
@@ -24,6 +25,10 @@ func delayScenarios(now int64) []scenario {
 	failed := func(id, at string) string {
 		return "\n ZADD failed " + at + " " + id + "\n HSET tasks " + id + " ::" + id + "\n HSET attempts " + id + " 5:0:3"
 	}
+	ahead := func(id, ends string) string { // not begun, or it waits after a loss
+		return strings.Replace(claimed(id, ends+".5"), "1:0:9", "1:2:9", 1) + "\n HSET since " + id + " " + past
+	}
+	lost := func(commands string) string { return strings.Replace(commands, ":9", ":9:", 1) }
 	full := tried(later) + claimed("c", soon) + next("c") + failed("f", us(-1000))
 	withEdit := func(commands string) [][]any {
 		return append(words(commands), []any{"SET", "record", "4 1", "PX", 60_000})
@@ -35,6 +40,7 @@ func delayScenarios(now int64) []scenario {
 	work := func(wanted int, ends ...any) []any {
 		return append([]any{5, 60_000, 30_000_000, wanted, 5_000, 3, 2, int64(3_600_000_000), 60_000, "PUBLISH", "c", 1, 2, ""}, ends...)
 	}
+	checked := append(work(5)[:13:13], "1")
 	cancel := func(id string) []any { return []any{"cancel", id, "", "", "", ""} }
 	e, w := scripts.DelayEdit, scripts.DelayWork
 	return []scenario{
@@ -50,6 +56,8 @@ func delayScenarios(now int64) []scenario {
 		{e, "moves", withEdit(full), editing, edit("move", "p", 60_000_000, "", 0, "", "move", "c", 60_000_000, "", 0, ""), nil},
 		{e, "retries", withEdit(full), editing, edit("retry", "f", "", "", "", ""), nil},
 		{e, "forgets", withEdit(full), editing, edit("forget", "f", "", "", "", ""), nil},
+		{e, "cancels one that waits after a loss", withEdit(full + lost(ahead("w", soon))), editing, edit(cancel("w")...), nil},
+		{e, "replaces one that waits after a loss", withEdit(full + lost(ahead("w", soon)) + next("w")), editing, edit("schedule", "w", 60_000_000, "replace", 0, ":x"), nil},
 		{e, "all of these", withEdit(full), editing, edit(slices.Concat(
 			[]any{"schedule", "a", 60_000_000, "replace", 0, ":x", "forget", "f", "", "", "", ""}, cancel("c"), cancel("p"), cancel("a"),
 		)...), nil},
@@ -67,11 +75,23 @@ func delayScenarios(now int64) []scenario {
 		{w, "handed back", withWork(tried(later) + claimed("c", soon) + next("d") + failed("f", us(-1000))), working, work(0, "back", "c", 9, 0), nil},
 		{w, "a lease has ended", withWork(tried(later) + claimed("c", past) + next("d") + failed("f", us(-1000))), working, work(0), nil},
 		{w, "a lease has ended, and claims", withWork(tried(past) + claimed("c", past) + next("d") + failed("f", past)), working, work(9), nil},
+		{w, "a lease has ended, and the next follows", withWork(tried(later) + claimed("c", past) + next("c") + failed("f", us(-1000))), working, work(0), nil},
+		{w, "a lease of one that had not begun has ended", withWork(tried(later) + ahead("c", past)), working, work(0), nil},
+		{w, "the pause of one that was lost has ended", withWork(tried(later) + lost(ahead("c", past))), working, work(5), nil},
+		{w, "a lease has ended too often", withWork(tried(later) + strings.Replace(claimed("c", past), "1:0:9", "1:2:9", 1)), working, work(0), nil},
+		{w, "begun", withWork(tried(later) + ahead("c", soon)), working, work(0, "begun", "c", 9, ""), nil},
+		{w, "handed back to its time", withWork(tried(later) + ahead("c", soon) + next("d")), working, work(0, "back", "c", 9, ""), nil},
+		{w, "done while it waits after a loss", withWork(tried(later) + lost(ahead("c", soon))), working, work(0, "done", "c", 9, ""), nil},
+		{w, "done when it is pending again", withWork(claimed("d", soon) + pending("c", past) + "\n HSET attempts c 1:1:9:"), working, work(5, "done", "c", 9, ""), nil},
+		{w, "done when it has failed", withWork(full + strings.Replace(failed("g", us(-500)), "5:0:3", "5:3:3:", 1)), working, work(0, "done", "g", 3, ""), nil},
+		{w, "without a text", withWork(tried(past) + "\n HDEL tasks p"), working, work(5), nil},
+		{w, "checks its keys", withWork(full), working, checked, nil},
 		{w, "old failures", withWork(full + failed("g", us(-7_200_000))), working, work(0), nil},
 		{w, "everything at once", withWork(tried(past) + claimed("c", past) + next("c") + claimed("d", soon) + failed("f", us(-7_200_000))), working, work(9, "done", "d", 9, ""), nil},
 		{w, "a copy", append(words(full), []any{"SET", "record", "5 8 1 " + soon, "PX", 60_000}, []any{"SET", "token", "9", "PX", 60_000}), working, work(5), nil},
 
 		{scripts.DelayRenew, "held", words(claimed("c", us(1_000))), []string{"running", "attempts"}, []any{"c", 9, 30_000_000}, nil},
+		{scripts.DelayRenew, "held, and not begun", words(claimed("c", us(1_000))), []string{"running", "attempts"}, []any{"c", 9, "30000000.5"}, nil},
 		{scripts.DelayRenew, "lost", words(claimed("c", soon)), []string{"running", "attempts"}, []any{"c", 8, 30_000_000}, nil},
 		{scripts.DelayState, "each phase", words(full), keys, []any{"p", "c", "f", "x"}, nil},
 	}
