@@ -21,7 +21,7 @@ type Task struct {
 	Token int64
 
 	Failures int // attempts that returned an error or panicked
-	Losses   int // attempts whose lease was lost
+	Losses   int // attempts that had begun when their lease was lost
 }
 
 // attempt is a claimed task until its end is recorded.

@@ -154,6 +154,16 @@ func (p *process) phase(id string) string {
 	return reply[1].(string)
 }
 
+// pending returns the ids of PendingTasks.
+func (p *process) pending() (ids []string) {
+	p.t.Helper()
+	for s, err := range newClient(p.t, p.rdb).Queue(p.name).PendingTasks(p.t.Context()) {
+		require.NoError(p.t, err)
+		ids = append(ids, s.ID)
+	}
+	return ids
+}
+
 // claim claims the one task that is due.
 func (p *process) claim(number int) claimedTask {
 	p.t.Helper()

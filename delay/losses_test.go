@@ -104,6 +104,7 @@ func TestLosses_ATaskWaitsForAGrowingPause(t *testing.T) {
 		pause := time.Duration(int64(ends)-p.at.UnixMicro()) * time.Microsecond
 		require.True(t, longest/2 <= pause && pause <= longest, "%v of %v", pause, longest)
 		require.Equal(t, "pending", p.phase("a"))
+		require.Equal(t, []string{"a"}, p.pending())
 		longest = min(2*longest, 5*time.Minute)
 		p.at = time.Time{}
 		p.endLease("a")

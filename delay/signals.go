@@ -31,7 +31,7 @@ type Event struct {
 	ID       string
 	Token    int64
 	Failures int           // earlier attempts that failed
-	Losses   int           // earlier attempts whose lease was lost
+	Losses   int           // earlier attempts that had begun when their lease was lost
 	Headers  string        // of Hooks.Headers
 	Late     time.Duration // from the time at which the task was due to the start of the handler, 0 or more
 	Took     time.Duration // time of the handler; 0 if the attempt was not begun

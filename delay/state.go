@@ -22,7 +22,7 @@ type Phase string
 // The phases.
 const (
 	Unknown Phase = ""        // there is no task of the id, or it has ended
-	Pending Phase = "pending" // it waits for its time
+	Pending Phase = "pending" // it waits for its time, or after a lost lease
 	Claimed Phase = "claimed" // a process runs it, or is about to
 	Failed  Phase = "failed"  // it was attempted as often as WithRetry allows, and stays until it is retried or deleted
 )
@@ -33,13 +33,13 @@ type State struct {
 	Phase   Phase
 	Payload []byte
 
-	// At is when a pending task is due, the lease of a claimed one ends, or a failed one has failed, by the clock of
+	// At is when a pending task may run, the lease of a claimed one ends, or a failed one has failed, by the clock of
 	// Redis. In is the time until then.
 	At time.Time
 	In time.Duration
 
 	Failures int   // attempts that returned an error or panicked
-	Losses   int   // attempts whose lease was lost
+	Losses   int   // attempts that had begun when their lease was lost
 	Token    int64 // of the last attempt, or 0
 	Next     bool  // the task is claimed, and another of its id is scheduled for afterwards
 }
@@ -61,12 +61,21 @@ func (q *Queue) State(ctx context.Context, id string) (State, error) {
 // pageSize is the number of tasks that an iterator reads at once.
 const pageSize = 100
 
-// PendingTasks yields the pending tasks in the order of their times. A task that neither comes, goes nor moves
-// meanwhile is yielded once. The loop may change tasks; it meets one that it moves to a later time again. It ends with
-// an error of Redis or ctx, or ErrClosed. Each page of 100 blocks for two round trips, or a few more. A claimed task is
-// not pending. One that was scheduled meanwhile under its id is not yielded either; it is the Next of State.
+// PendingTasks yields the pending tasks in the order of their times, and then those that wait after a lost lease. A
+// task that neither comes, goes nor moves meanwhile is yielded once. The loop may change tasks; it meets one that it
+// moves to a later time again. It ends with an error of Redis or ctx, or ErrClosed. Each page of 100 blocks for two
+// round trips, or a few more. A claimed task is not pending. One that was scheduled meanwhile under its id is not
+// yielded either; it is the Next of State.
 func (q *Queue) PendingTasks(ctx context.Context) iter.Seq2[State, error] {
-	return q.list(ctx, "due", Pending)
+	return func(yield func(State, error) bool) {
+		for _, part := range []string{"due", "running"} {
+			for s, err := range q.list(ctx, part, Pending) {
+				if !yield(s, err) || err != nil {
+					return
+				}
+			}
+		}
+	}
 }
 
 // FailedTasks yields the tasks that have failed, the oldest first; see PendingTasks.

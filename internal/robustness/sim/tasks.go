@@ -35,6 +35,10 @@ const (
 	lastBackoff  = time.Second
 )
 
+// slowPoll is the poll interval of schedules in which a process that waits for it is seen. They have few workers, and
+// mostly quick tasks, so that tasks are claimed ahead and handed back.
+const slowPoll = 30 * time.Second
+
 func (t Task) describe() string {
 	text := fmt.Sprintf(" %s delay=%v", t.ID, t.Delay)
 	if t.Most > 0 {
@@ -79,6 +83,9 @@ func (d drawer) task(s *Schedule, o *Op) {
 	}
 	o.Task.Absent = d.IntN(6) == 0
 	o.Hold = d.between(0, d.one(0, 10*time.Millisecond, time.Second, s.Lease/2, s.Lease*3/2))
+	if s.Poll == slowPoll && d.IntN(4) > 0 {
+		o.Hold = 0
+	}
 	o.Task.Deaf = d.IntN(4) == 0
 	if d.IntN(4) == 0 {
 		o.Task.Fails, o.Task.Panics = 1+d.IntN(taskAttempts), d.IntN(2) == 0
@@ -88,13 +95,16 @@ func (d drawer) task(s *Schedule, o *Op) {
 // servers draws processes that serve the queues most of the time.
 func (d drawer) servers(s *Schedule) {
 	others := slices.ContainsFunc(s.Objects, func(o Object) bool { return !isTasks(o.Kind) })
-	if !others && d.IntN(3) == 0 { // a process that waits for the poll is seen
-		s.Poll = 30 * time.Second
+	if !others && d.IntN(2) == 0 {
+		s.Poll = slowPoll
 	}
 	for i, o := range s.Objects {
 		for p := range s.Processes {
 			if isTasks(o.Kind) && d.IntN(4) > 0 {
 				o := Op{At: d.between(0, s.Length/10), Process: p, Object: i, Action: Serve, N: 1 + d.Int64N(8)}
+				if s.Poll == slowPoll {
+					o.N = 1 + o.N/4
+				}
 				o.Hold = d.between(s.Length/2, s.Length)
 				s.Ops = append(s.Ops, o)
 			}
