@@ -113,7 +113,7 @@ func (p *process) work(number, wanted int, ends ...any) (recorded int64, found [
 	p.t.Helper()
 	reply, err := p.tryWork(number, wanted, ends...).Slice()
 	require.NoError(p.t, err)
-	p.next = time.Duration(reply[0].(int64)) * time.Microsecond
+	p.next = time.Duration(reply[0].(int64) * 1000)
 	p.careful, p.reports = reply[3] == int64(1), reply[4].(string)
 	for fields := reply[5:]; len(fields) > 0; fields = fields[7:] {
 		token, err := strconv.ParseInt(fields[5].(string), 10, 64)

@@ -59,7 +59,8 @@ func (c *Client) report(queue string, incidents []Incident) {
 	m.mu.Unlock()
 	c.goInside(func() {
 		for kind, of := range ids {
-			name, count, first := slog.String("queue", queue), slog.Int("tasks", len(of)), slog.Any("ids", of[:min(len(of), 10)])
+			name, count := slog.String("queue", queue), slog.Int("tasks", len(of))
+			first := slog.Any("ids", of[:min(len(of), 10)])
 			switch kind {
 			case LostTooOften:
 				m.logger.Warn("delay: tasks have failed, as their leases were lost too often", name, count, first)

@@ -121,9 +121,9 @@ func WithRetry(attempts int, backoff func(failures int) time.Duration) QueueOpti
 	})
 }
 
-// WithMaxFailed sets how many failed tasks the queue keeps, 1 to 1 000 000; by default DefaultMaxFailed. Each is kept for
-// a week. When another task fails, or while no task is due, Redis deletes older ones; Stats.Deleted counts these, and
-// Hooks.Incident and the log report them.
+// WithMaxFailed sets how many failed tasks the queue keeps, 1 to 1 000 000; by default DefaultMaxFailed. Each is kept
+// for a week. When another task fails, or while no task is due, Redis deletes older ones; Stats.Deleted counts these,
+// and Hooks.Incident and the log report them.
 func WithMaxFailed(tasks int) QueueOption {
 	return queueOption(func(c *queueConfig) error {
 		if tasks < 1 || tasks > 1_000_000 {

@@ -31,7 +31,9 @@ type Queue struct {
 // the name or an option is invalid, Err and all methods return a *cogwheel.InvalidError.
 func (c *Client) Queue(name string, opts ...QueueOption) *Queue {
 	q := &Queue{client: c, name: name}
-	q.config = queueConfig{lease: DefaultLease, attempts: DefaultAttempts, backoff: Backoff(time.Second, time.Hour), failed: DefaultMaxFailed}
+	q.config = queueConfig{
+		lease: DefaultLease, attempts: DefaultAttempts, backoff: Backoff(time.Second, time.Hour), failed: DefaultMaxFailed,
+	}
 	if q.err = client.CheckName(argument, name); q.err != nil {
 		return q
 	}

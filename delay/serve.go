@@ -400,7 +400,9 @@ func (s *server) next() (call *claim, again time.Duration, over bool) {
 		return s.sent, 0, false
 	}
 	now := s.queue.client.wheel.Now()
-	next := &claim{wanted: min(maxClaim, s.roomLocked()), free: max(0, s.workers-s.heldLocked()), check: !s.checked, began: now}
+	next := &claim{
+		wanted: min(maxClaim, s.roomLocked()), free: max(0, s.workers-s.heldLocked()), check: !s.checked, began: now,
+	}
 	pause := s.paused.Sub(now)
 	until := max(pause, s.claims.Sub(now))
 	records := s.records && until > 0

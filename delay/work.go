@@ -41,7 +41,8 @@ func (c *Client) buildClaim(name string, batch []*waitqueue.Waiter[*server]) (ca
 	for _, e := range next.ends {
 		args = append(args, words[e.outcome], e.attempt.ID, e.attempt.Token, micros(e.pause))
 	}
-	keys := append(keysOf(name), c.recordKey(name, "claims"), scripts.DelayKey(name, "token"), scripts.DelayKey(name, "since"))
+	key := func(part string) string { return scripts.DelayKey(name, part) }
+	keys := append(keysOf(name), c.recordKey(name, "claims"), key("token"), key("since"))
 	return calls.Call{Call: scripts.DelayWork.Call(keys, args...)}, 0, true
 }
 
