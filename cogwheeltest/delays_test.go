@@ -211,19 +211,19 @@ func taskOfLostReplies(t *testing.T, w *world) {
 // The second call finds the record of one that claimed nothing, and its own record tells the copy of the first one apart.
 func lateCopyOfAClaim(t *testing.T, w *world) {
 	var keys []string
-	for _, part := range []string{"due", "tasks", "attempts", "running", "later", "failed", "claims:1", "token"} {
+	for _, part := range []string{"due", "tasks", "attempts", "running", "later", "failed", "claims:1", "token", "since"} {
 		keys = append(keys, scripts.DelayKey("orders", part))
 	}
 	claim := func(number int) []any {
 		lease, day := time.Minute.Microseconds(), (24 * time.Hour).Milliseconds()
-		args := []any{number, day, lease, 8, 5_000, 3, 100, 1000 * day, day, "PUBLISH", scripts.DelayChannel("orders")}
+		args := []any{number, day, lease, 8, 5_000, 3, 100, 1000 * day, day, "PUBLISH", scripts.DelayChannel("orders"), 8, 2, ""}
 		reply, err := scripts.DelayWork.Run(w.ctx, w.other, keys, args...).Slice()
 		require.NoError(t, err)
-		return reply[2:]
+		return reply[5:]
 	}
 	require.Empty(t, claim(1))
 	require.Empty(t, claim(2))
 	require.NoError(t, w.delays[0].Queue("orders").Schedule(w.ctx, "order-7", 0, nil))
 	require.Empty(t, claim(1), "a copy")
-	require.Len(t, claim(3), 6)
+	require.Len(t, claim(3), 7)
 }

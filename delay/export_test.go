@@ -91,3 +91,13 @@ func (q *Queue) Wheel() *wheel.Wheel { return q.client.wheel }
 
 // Attempts returns how often a task is attempted.
 func (q *Queue) Attempts() int { return q.config.attempts }
+
+// Solo is the solo of a Client.
+type Solo = solo
+
+func (s *solo) Enter(a *attempt) (*attempt, bool) { return s.enter(a) }
+func (s *solo) Leave(a *attempt) (*attempt, bool) { return s.leave(a) }
+func (s *solo) Waits() bool                       { return s.waits() }
+
+// AttemptAfter returns an attempt of a task after some losses.
+func AttemptAfter(losses int) *attempt { return &attempt{Task: Task{Losses: losses}} }

@@ -179,8 +179,9 @@ func (s *server) add(found []*attempt, began time.Time) (refused error) {
 		})
 		s.mu.Lock()
 		s.claimed[a.key] = a
-		c.tell(c.solo.enter(a))
-		if err != nil || s.stopped {
+		next, isLate := c.solo.enter(a)
+		c.tell(next)
+		if err != nil || s.stopped || isLate {
 			s.backLocked(a)
 		} else if !a.alone() {
 			err = s.beginInTimeLocked(a)

@@ -22,16 +22,18 @@ type solo struct {
 	isFirst bool // the first of the queue runs, or is about to
 }
 
-// enter notes that an attempt is claimed. It returns the attempt that may begin now, or nil.
-func (s *solo) enter(a *attempt) (next *attempt) {
+// enter notes that an attempt is claimed. It returns the attempt that may begin alone now, or nil, and whether a task
+// runs alone already, so that the attempt must not begin: the call that has claimed it was on its way.
+func (s *solo) enter(a *attempt) (next *attempt, isLate bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if a.alone() {
 		s.queue = append(s.queue, a)
 	} else {
 		s.others++
+		isLate = s.isFirst
 	}
-	return s.nextLocked()
+	return s.nextLocked(), isLate
 }
 
 // leave notes that an attempt has ended. It returns the attempt that may begin now, or nil, and whether tasks may be

@@ -243,6 +243,38 @@ var (
 	}
 )
 
+// Tasks that one schedules run in the other, and one edits what the other has claimed.
+var taskTurns = []step{
+	{first, "", "set", "", 1, "set"},
+	{second, "", "state", "", 0, `"pending" after 0 losses`},
+	{second, "", "try", "a", 1, "granted"},
+	{first, "", "state", "", 0, `"claimed" after 0 losses`},
+	{first, "", "set", "", 1, "set"},
+	{first, "", "force", "", 0, "freed"},
+	{first, "", "force", "", 0, "free"},
+	{second, "", "release", "a", 0, "released"},
+	{first, "", "state", "", 0, `"" after 0 losses`},
+	{second, "", "set", "", 1, "set"},
+	{first, "", "try", "b", 1, "granted"},
+	{second, "", "set", "", 1, "set"},
+	{first, "", "release", "b", 0, "released"},
+	{second, "", "try", "c", 1, "granted"},
+	{second, "", "release", "c", 0, "released"},
+	{first, "", "state", "", 0, `"" after 0 losses`},
+}
+
+// A process of one version dies, and the other version takes its task.
+var lostTask = []step{
+	{first, "", "set", "", 1, "set"},
+	{first, "", "try", "a", 2, "granted"},
+	{first, "", "lost", "a", 0, "lost"},
+	{second, "", "try", "b", 1, "granted"},
+	{first, "", "state", "", 0, `"claimed" after 1 losses`},
+	{second, "", "outlive", "b", 0, "valid"},
+	{second, "", "release", "b", 0, "released"},
+	{first, "", "state", "", 0, `"" after 0 losses`},
+}
+
 // combined takes from one part alone, by which the other version's All is bounded.
 func combined(part string) []step {
 	return []step{
@@ -279,6 +311,8 @@ var scenarios = []scenario{
 	},
 	{kinds: []string{"semaphore", "fair semaphore"}, renewal: true, steps: slices.Concat(set, renewal)},
 	{kinds: []string{"reader"}, uses: []string{"writer"}, renewal: true, steps: renewedReader},
+	{kinds: []string{"delayed task"}, steps: taskTurns},
+	{kinds: []string{"delayed task"}, renewal: true, steps: lostTask},
 	{kinds: []string{"GCRA", "fixed window", "sliding window"}, steps: limit},
 	{kinds: []string{"sliding log"}, steps: slices.Concat(setLimit, limit)},
 	{kinds: []string{"sliding log per client"}, steps: slices.Concat(setLimit, perClient)},
