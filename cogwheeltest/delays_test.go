@@ -143,7 +143,7 @@ func taskOfACrash(t *testing.T, w *world) {
 	require.ErrorIs(t, <-lost, delay.ErrLost)
 	require.Equal(t, 1, a.Losses)
 	require.Zero(t, a.Failures)
-	require.Less(t, a.at, delay.DefaultLease+200*time.Millisecond)
+	require.Less(t, a.at, delay.DefaultLease+time.Second+200*time.Millisecond) // with a pause
 	w.Rejoin(w.other)
 	endFirst()
 	requireNoMore(t, attempts)

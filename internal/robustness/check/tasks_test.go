@@ -121,6 +121,15 @@ func TestTasks(t *testing.T) {
 		"after an error": {parts{
 			schedule, raised.events(), run{id: 11, call: 1, token: 6, at: 200, failures: 1}.events(),
 		}, ""},
+		"after a death before its beginning was known": {parts{
+			schedule, dead.events(), of(2, history.Killed, 150), run{id: 11, call: 1, token: 6, at: 1100}.events(),
+		}, ""},
+		"after a death, and within the lease (control)": {parts{
+			schedule, dead.events(), of(2, history.Killed, 150), run{id: 11, call: 1, token: 6, at: 1000}.events(),
+		}, cause},
+		"after no loss (control)": {parts{
+			schedule, dead.events(), run{id: 11, call: 1, token: 6, at: 1200}.events(),
+		}, cause},
 		"handed back": {parts{
 			schedule, raised.events(), of(2, history.Stopping, 120),
 			run{id: 11, call: 1, token: 6, at: 200}.events(),
