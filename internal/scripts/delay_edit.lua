@@ -45,8 +45,10 @@ for at = 6, #ARGV, 6 do
     bounded_ids[#bounded_ids + 1] = ARGV[at]
   end
 end
-read_parts('attempt later due ends failed', ids, 1, #ids)
-read_parts('text', bounded_ids, 1, #bounded_ids)
+for _, name in ipairs({'attempt', 'later', 'due', 'ends', 'failed'}) do
+  read_part(name, ids, 1, #ids)
+end
+read_part('text', bounded_ids, 1, #bounded_ids)
 
 -- A task that waits after the loss of its lease is pending for whoever edits it.
 for _, id in ipairs(ids) do

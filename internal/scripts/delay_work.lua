@@ -46,9 +46,9 @@ local record = redis.call('GET', record_key)
 local last, base, claimed, ends, told = string.match(record or '', '^(%d+) (%d+) (%d+) (%d+) ?(.*)$')
 
 local function add_claimed(id, text, wait, failures, losses, token, begun)
-  for _, field in ipairs({id, text, wait, failures, losses, token, begun and 1 or 0}) do
-    reply[#reply + 1] = field
-  end
+  local at = #reply
+  reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = id, text, wait, failures
+  reply[at + 5], reply[at + 6], reply[at + 7] = losses, token, begun and 1 or 0
 end
 
 local function report(kind, id)
@@ -76,7 +76,9 @@ if last and tonumber(last) >= number then
       ids[#ids + 1] = held[at]
       set_read(held[at], 'ends', tonumber(held[at + 1]))
     end
-    read_parts('text attempt since', ids, 1, #ids)
+    read_part('text', ids, 1, #ids)
+    read_part('attempt', ids, 1, #ids)
+    read_part('since', ids, 1, #ids)
     for _, id in ipairs(ids) do
       local task = tasks[id]
       local failures, losses, token = attempt_of(task.attempt)
@@ -125,21 +127,22 @@ local read_count, later_bytes = 0, 0
 while read_count < #named and later_bytes <= most_bytes do
   local from = read_count + 1
   read_count = math.min(read_count + 32, #named)
-  read_parts('later', named, from, read_count)
+  read_part('later', named, from, read_count)
   for i = from, read_count do
     later_bytes = later_bytes + #(tasks[named[i]].later or '')
   end
 end
-local all = {}
-for _, ids in ipairs({named, begun, found}) do
-  for i = 1, ids == named and read_count or #ids do
-    all[#all + 1] = ids[i]
-  end
+local all = {unpack(named, 1, read_count)}
+for i = 1, #begun do
+  all[#all + 1] = begun[i]
 end
-read_parts('attempt', all, 1, #all)
-read_parts('ends', all, 1, #all - #found)
+for i = 1, #found do
+  all[#all + 1] = found[i]
+end
+read_part('attempt', all, 1, #all)
+read_part('ends', all, 1, #all - #found)
 if needs_since then
-  read_parts('since', named, 1, read_count)
+  read_part('since', named, 1, read_count)
 end
 
 -- leave ends an attempt of a claimed task. The task that was scheduled meanwhile takes its place. Otherwise it is pending again at
@@ -182,7 +185,8 @@ end
 -- end_late ends a task whose handler has returned after the lease had ended, if no other attempt has begun and nothing has changed the
 -- task.
 local function end_late(id)
-  read_parts('due failed', {id}, 1, 1)
+  read_part('due', {id}, 1, 1)
+  read_part('failed', {id}, 1, 1)
   local task = tasks[id]
   task.due, task.failed, task.text, task.attempt = false, false, false, false
   reply[2] = reply[2] + 1
@@ -252,7 +256,7 @@ local function read_texts(from)
       unread[#unread + 1] = found[i]
     end
   end
-  read_parts('text', unread, 1, #unread)
+  read_part('text', unread, 1, #unread)
 end
 
 -- The reply has most_bytes of tasks, or one task. The others stay due. At most 32 tasks are read in vain. One without a text is removed.
@@ -317,7 +321,7 @@ if new_failed > 0 or next_due > now + 1000000 then
   if excess > #old then
     old = redis.call('ZRANGE', failed_key, 0, math.min(excess, 1000) - 1)
   end
-  read_parts('attempt', old, 1, #old)
+  read_part('attempt', old, 1, #old)
   for _, id in ipairs(old) do
     if tasks[id].failed == nil then -- not ended in this call
       set_read(id, 'failed', true)

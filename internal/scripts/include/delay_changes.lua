@@ -12,7 +12,7 @@ local zset = {
   set = function(...) redis.call('ZADD', ...) end,
   remove = function(...) redis.call('ZREM', ...) end,
 }
-local parts = {
+local parts = { -- in the order in which they are written
   {name = 'since', key = since_key, kind = aid},
   {name = 'text', key = tasks_key, kind = hash},
   {name = 'attempt', key = attempts_key, kind = hash},
@@ -22,9 +22,10 @@ local parts = {
   {name = 'failed', key = failed_key, kind = zset},
 }
 local tasks = {} -- by id, each with its parts: nil if not read, false if there is none
-local read = {} -- the parts by name and id, as they were read
-for _, part in ipairs(parts) do
-  read[part.name] = {}
+local part_of, read = {}, {} -- by name; the parts by name and id, as they were read
+for i = 1, #parts do
+  local part = parts[i]
+  part_of[part.name], read[part.name], part.present, part.absent = part, {}, {}, {}
 end
 
 local function set_read(id, name, value)
@@ -36,14 +37,14 @@ local function set_read(id, name, value)
   task[name], read[name][id] = value, value
 end
 
--- read_parts reads parts of the tasks with ids from first to last.
-local function read_parts(names, ids, first, last)
-  for _, part in ipairs(parts) do
-    for from = first, string.find(names, part.name, 1, true) and last or 0, 1000 do -- unpack takes no more than 8000
-      local values = part.kind.read(part.key, unpack(ids, from, math.min(from + 999, last)))
-      for i, value in ipairs(values) do -- false does not end it
-        set_read(ids[from + i - 1], part.name, value and part.kind == zset and tonumber(value) or value)
-      end
+-- read_part reads a part of the tasks with ids from first to last.
+local function read_part(name, ids, first, last)
+  local part = part_of[name]
+  for from = first, last, 1000 do -- unpack takes no more than 8000
+    local values = part.kind.read(part.key, unpack(ids, from, math.min(from + 999, last)))
+    for i = 1, #values do
+      local value = values[i]
+      set_read(ids[from + i - 1], name, value and part.kind == zset and tonumber(value) or value)
     end
   end
 end
@@ -65,23 +66,20 @@ end
 -- others. Removals come last, one command for each key, because a slot that migrates refuses a key that is empty.
 local function write_tasks(record, records)
   local changes = false
-  for _, part in ipairs(parts) do
-    local name, was, present, absent = part.name, read[part.name], {}, {}
-    for id, task in pairs(tasks) do
-      local value = task[name]
-      if value == was[id] then
+  for id, task in pairs(tasks) do
+    for name, value in pairs(task) do
+      local part = part_of[name]
+      if value == read[name][id] then
       elseif not value then
-        absent[#absent + 1] = id
+        changes, part.absent[#part.absent + 1] = true, id
       elseif part.kind == zset then -- ZADD takes the score first
-        present[#present + 1] = score(value)
-        present[#present + 1] = id
+        local present = part.present
+        changes, present[#present + 1], present[#present + 2] = true, score(value), id
       else
-        present[#present + 1] = id
-        present[#present + 1] = value
+        local present = part.present
+        changes, present[#present + 1], present[#present + 2] = true, id, value
       end
     end
-    part.present, part.absent = present, absent
-    changes = changes or #present > 0 or #absent > 0
   end
   if changes then -- no id is empty
     redis.call('ZADD', due_key, 'XX', 0, '')
