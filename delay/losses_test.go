@@ -335,7 +335,7 @@ func TestLosses_ACrashingDeploy(t *testing.T) {
 	c := newClient(t, rdb)
 	q := c.Queue(name, crashLease)
 	require.NoError(t, q.ScheduleAt(t.Context(), "crash", time.Now().Add(-time.Minute), nil))
-	const orders = 40
+	const orders = 200
 	for i := range orders {
 		require.NoError(t, q.Schedule(t.Context(), fmt.Sprint("order-", i), 0, nil))
 	}
