@@ -32,7 +32,8 @@ type Queue struct {
 func (c *Client) Queue(name string, opts ...QueueOption) *Queue {
 	q := &Queue{client: c, name: name}
 	q.config = queueConfig{
-		lease: DefaultLease, attempts: DefaultAttempts, backoff: Backoff(time.Second, time.Hour), failed: DefaultMaxFailed,
+		lease: DefaultLease, attempts: DefaultAttempts, backoff: Backoff(time.Second, time.Hour),
+		failed: DefaultMaxFailed,
 	}
 	if q.err = client.CheckName(argument, name); q.err != nil {
 		return q

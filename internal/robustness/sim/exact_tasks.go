@@ -2,7 +2,6 @@ package sim
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -289,52 +288,6 @@ func (t *taskState) leave(phase delay.Phase, at int64) {
 	default:
 		t.phase, t.due, t.waits, t.lost = phase, at, false, false
 	}
-}
-
-// The rules of losses.
-const (
-	mostLosses   = 25 // of its lease that a task may have
-	aloneFrom    = 2  // from which on it runs alone
-	firstPause   = 1_000_000
-	longestPause = 300_000_000
-)
-
-// lose ends the lease of a claimed task, or its pause after that.
-func (t *taskState) lose(now int64) {
-	switch counts := t.begun && !t.waits; {
-	case t.cancelled:
-		t.leave(delay.Unknown, 0)
-	case !counts:
-		lost := t.later == nil
-		t.leave(delay.Pending, t.since(now))
-		t.lost = lost
-	case t.losses+1 >= mostLosses:
-		lost := t.later == nil
-		t.losses++
-		t.leave(delay.Failed, now)
-		t.lost = lost
-	case t.later != nil:
-		t.leave(delay.Pending, 0)
-	default:
-		t.losses++
-		longest := min(float64(firstPause)*math.Pow(2, float64(t.losses-1)), longestPause)
-		spread := math.Mod(float64(t.token%1_000_000)*0.618034, 1)
-		t.waits, t.lost, t.ends = true, true, now+int64(longest/2*(1+spread))
-	}
-}
-
-// since returns when a claimed task was due, unless the clock was set back since.
-func (t *taskState) since(now int64) int64 {
-	if t.due > now+claimedAhead {
-		return now
-	}
-	return t.due
-}
-
-// over reports whether the lease of a task has ended, or its pause after that. The server keeps half a microsecond more
-// for those that have not begun.
-func (t *taskState) over(now int64) bool {
-	return t.phase == delay.Claimed && (t.ends < now || t.ends == now && t.begun && !t.waits)
 }
 
 // work replays the ends of attempts, the ends of leases, and claims.

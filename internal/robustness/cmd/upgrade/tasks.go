@@ -15,8 +15,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/delay"
 )
 
-// A queue with one task. To set it is to schedule the task, to free it by force is to cancel the task, and a hold of it is
-// an attempt. That of 2 is one of a process that dies.
+// A queue with one task. To set it is to schedule the task, to free it by force is to cancel the task, and a hold of it
+// is an attempt. That of 2 is one of a process that dies.
 var _ = register("delayed task", func(_ *clients, name string) object {
 	o := object{
 		set: func(ctx context.Context, _ int64) (bool, error) {
