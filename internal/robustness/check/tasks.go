@@ -313,7 +313,7 @@ func (t *task) follows(s *history.Call, a, b *history.Attempt, claimed int64) in
 		if killed, dead := t.kills[history.ProcessOf(a.Client)]; dead && losses == 1 && a.Outcome == history.Began {
 			t.figures.Takeover = append(t.figures.Takeover, time.Duration(b.At-killed)-t.Lease)
 		}
-	case !raised && b.At >= claimed+int64(t.Lease-t.Lease/100) && t.lost(s, a, b): // Redis did not know of a's beginning
+	case !raised && b.At >= claimed+int64(t.Lease-t.Lease/100) && t.lost(s, a, b): // Redis did not know that a ran
 	case !raised || !t.stopping(a, b):
 		t.fault(promise, "attempt %d follows attempt %d, which did not fail", b.ID, a.ID)
 	default:

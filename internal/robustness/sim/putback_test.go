@@ -28,7 +28,27 @@ type fault struct {
 }
 
 // schedules find faults that drawn ones seldom meet.
-var schedules = map[string]func() *sim.Schedule{"a lost lease leaves its worker idle": lostLeases}
+var schedules = map[string]func() *sim.Schedule{
+	"a lost lease leaves its worker idle": lostLeases,
+	"an end that waits is not renewed":    lateEnd,
+}
+
+// lateEnd is a schedule in which the call that records the end of an attempt is lost, while leases are renewed.
+func lateEnd() *sim.Schedule {
+	plan := func(id string, hold time.Duration) sim.Op {
+		return sim.Op{At: 100 * time.Millisecond, Action: sim.Plan, Task: sim.Task{ID: id}, Hold: hold}
+	}
+	serve := sim.Op{Action: sim.Serve, N: 2, Hold: 15 * time.Second}
+	other := serve
+	other.At, other.Process = 300*time.Millisecond, 1
+	return &sim.Schedule{
+		Seed: 1, Processes: 2, Lease: time.Second, Poll: 30 * time.Second, Tick: time.Millisecond,
+		Least: 50 * time.Microsecond, Most: 50 * time.Microsecond, Timeout: 5 * time.Second, Retries: -1,
+		Policy: "closed", Length: 20 * time.Second, Objects: []sim.Object{{Kind: "delayed tasks", Name: "tasks"}},
+		Ops:    []sim.Op{serve, other, plan("a", 500*time.Millisecond), plan("b", 10*time.Second)},
+		Faults: []sim.Fault{{At: 500 * time.Millisecond, Kind: "requests lost", N: 1}},
+	}
+}
 
 // lostLeases is a schedule in which the workers of a process lose their leases while tasks are due, that were claimed
 // ahead and handed back.
