@@ -54,7 +54,7 @@ define newest
 	@$(NOTHING_LEFT) go test -C $(1) $(NEWEST) $(TEST) $(2) ./...
 endef
 
-## check: the other modules (contrib, examples/routers, examples/service, benchmarks, internal/robustness), and the
+## check: the other modules (contrib, examples/routers, examples/service, benchmarks, robustness), and the
 ## commands that documents print. With promtool, of Debian's package prometheus, also the alerts.
 check: redis race
 	@promtool="$$(.ci/install-promtool)" && PROMTOOL="$$promtool" $(NOTHING_LEFT) $(MAKE) --no-print-directory check-modules
@@ -185,11 +185,11 @@ fuzz: redis
 ## KIND=tasks leaves out the scenarios of other kinds.
 ## A run that fails leaves its events, the servers' logs, seed and commit in ROBUSTNESS_DIR.
 COMMIT = $$(git describe --always --dirty --abbrev=12)
-export ROBUSTNESS_DIR ?= $(CURDIR)/internal/robustness/failures
+export ROBUSTNESS_DIR ?= $(CURDIR)/robustness/failures
 .PHONY: robustness reliability-report
 robustness: ROBUSTNESS_RUN := $(if $(SEED),TestRandom,TestFixed|TestRandom)
 robustness: redis
-	cd internal/robustness && ROBUSTNESS=1 ROBUSTNESS_COMMIT=$(COMMIT) \
+	cd robustness && ROBUSTNESS=1 ROBUSTNESS_COMMIT=$(COMMIT) \
 		go test -count=1 -timeout 24h -v -run '$(ROBUSTNESS_RUN)' .
 
 ## reliability-report: runs the fixed scenarios, the controls and the peers, about a quarter of an hour, and writes
@@ -202,19 +202,19 @@ ifndef RESULTS
 	ROBUSTNESS_RESULTS=$(MEASURED) $(MAKE) --no-print-directory robustness ROBUSTNESS_RUN=TestFixed
 	ROBUSTNESS_RESULTS=$(MEASURED) $(MAKE) --no-print-directory controls peers
 endif
-	cd internal/robustness && go run ./cmd/report -from $(MEASURED)
+	cd robustness && go run ./cmd/report -from $(MEASURED)
 
 ## simulate: a simulated fleet under faults, in simulated time: new seeds for DURATION=5m, by default for a minute, or SEED=n again.
 ## A failure prints its seed, the commit, the shortest schedule that still fails, and its last events.
 .PHONY: simulate simulate-controls
 simulate:
-	cd internal/robustness && SIMULATE=1 ROBUSTNESS_COMMIT=$(COMMIT) \
+	cd robustness && SIMULATE=1 ROBUSTNESS_COMMIT=$(COMMIT) \
 		go test -count=1 -timeout 24h -v -run '^TestSimulate$$' ./sim
 
 ## simulate-controls: in how many seeds the simulation finds each wrong implementation and each former fault that is put back, and how
 ## often such a seed finds it again. Takes half an hour; CONTROL="no-op lock" is one of them.
 simulate-controls:
-	cd internal/robustness && CONTROLS=1 ROBUSTNESS_COMMIT=$(COMMIT) \
+	cd robustness && CONTROLS=1 ROBUSTNESS_COMMIT=$(COMMIT) \
 		go test -count=1 -timeout 2h -v -run '^Test(Controls|PutBack)$$' ./sim
 
 redis:
@@ -227,8 +227,8 @@ race:
 ## controls: each wrong implementation is caught by the scenario or the test that has to find it. Takes three to four minutes.
 .PHONY: controls
 controls: redis race
-	cd internal/robustness && ROBUSTNESS_COMMIT=$(COMMIT) CONTROLS=1 go test -count=1 -timeout 10m -parallel 5 -run TestControls
-	cd internal/robustness && CONTROLS=1 go test -count=1 -timeout 10m -run TestControls ./cmd/upgrade
+	cd robustness && ROBUSTNESS_COMMIT=$(COMMIT) CONTROLS=1 go test -count=1 -timeout 10m -parallel 5 -run TestControls
+	cd robustness && CONTROLS=1 go test -count=1 -timeout 10m -run TestControls ./cmd/upgrade
 
 ## upgrade-check: this version and PREDECESSOR, by default the newest tag, go on with what the other wrote to one server: a line for each
 ## kind of object and direction. A kind that one of them lacks is skipped. Under a minute after the builds.
@@ -237,9 +237,9 @@ upgrade-check: export PREDECESSOR ?= $(shell git describe --tags --abbrev=0 --ma
 upgrade-check: redis
 	@[ -n "$$PREDECESSOR" ] || { \
 		echo "make: there is no tag yet: name a version to compare with: make upgrade-check PREDECESSOR=<git ref>" >&2; exit 1; }
-	cd internal/robustness && go test -count=1 -timeout $(TEST_TIMEOUT) -v -run '^TestUpgrade$$' ./cmd/upgrade
+	cd robustness && go test -count=1 -timeout $(TEST_TIMEOUT) -v -run '^TestUpgrade$$' ./cmd/upgrade
 
 ## peers: the locks of other libraries under the same faults as this one's, as a table. ROBUSTNESS_RESULTS names a file for the results.
 .PHONY: peers
 peers: redis
-	cd internal/robustness && ROBUSTNESS_COMMIT=$(COMMIT) PEERS=1 go test -count=1 -timeout 20m -parallel 4 -run TestPeers
+	cd robustness && ROBUSTNESS_COMMIT=$(COMMIT) PEERS=1 go test -count=1 -timeout 20m -parallel 4 -run TestPeers
