@@ -19,7 +19,7 @@ import (
 )
 
 // serve runs the tasks of a queue until the returned function is called, or the test ends.
-func serve(t *testing.T, q *delay.Queue, workers int, handle func(context.Context, *delay.Task) error) (stop func()) {
+func serve(t testing.TB, q *delay.Queue, workers int, handle func(context.Context, *delay.Task) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

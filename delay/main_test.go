@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-func newClient(t *testing.T, rdb redis.UniversalClient, opts ...delay.Option) *delay.Client {
+func newClient(t testing.TB, rdb redis.UniversalClient, opts ...delay.Option) *delay.Client {
 	t.Helper()
 	c, err := delay.New(rdb, append([]delay.Option{delay.WithWheel(redistest.Wheel(t))}, opts...)...)
 	require.NoError(t, err)
