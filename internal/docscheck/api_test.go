@@ -92,7 +92,7 @@ func TestAPI_CoversEveryPackage(t *testing.T) {
 		}
 		top, _, _ := strings.Cut(path, string(filepath.Separator))
 		if entry.IsDir() {
-			if slices.Contains([]string{"internal", "examples", "benchmarks", "contrib", "cmd", "bin", "docs"}, top) ||
+			if slices.Contains([]string{"internal", "examples", "benchmarks", "contrib", "cmd", "bin", "docs", "robustness"}, top) ||
 				strings.HasPrefix(top, ".") && path != "." {
 				return filepath.SkipDir
 			}
