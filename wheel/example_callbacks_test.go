@@ -212,7 +212,7 @@ func ExampleWheel_Schedule_over() {
 		}
 		return time.Time{}
 	})
-	_, err := w.Schedule(once, func() {})
+	_, err := w.Schedule(once, func(time.Time) {})
 	fmt.Println(errors.Is(err, wheel.ErrNoNextTime))
 	// Output: true
 }
@@ -235,7 +235,7 @@ func ExampleSchedule() {
 	w, stop := exampleWheel()
 	defer stop()
 	var rule wheel.Schedule = weekdays{hour: 7}
-	report, err := w.Schedule(rule, func() { fmt.Println("sending the report") })
+	report, err := w.Schedule(rule, func(at time.Time) { fmt.Println("the report of", at) })
 	if err != nil {
 		log.Fatal(err)
 	}

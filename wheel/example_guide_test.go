@@ -14,7 +14,7 @@ import (
 func Example_repeat() {
 	w, stop := exampleWheel()
 	defer stop()
-	flush, bill := func() {}, func() {}
+	flush, bill := func() {}, func(_ time.Time) {}
 
 	flushing, err := w.Every(10*time.Second, flush)
 	if err != nil {

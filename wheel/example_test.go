@@ -77,7 +77,7 @@ func ExampleWheel_Schedule() {
 		}
 		return prev.Add(time.Millisecond)
 	})
-	if _, err := w.Schedule(thrice, func() { n++; fired <- n }); err != nil {
+	if _, err := w.Schedule(thrice, func(time.Time) { n++; fired <- n }); err != nil {
 		panic(err)
 	}
 	fmt.Println(<-fired, <-fired, <-fired)

@@ -63,7 +63,7 @@ type subject interface {
 	AfterFunc(d time.Duration, f func()) (wheel.Timer, error)
 	NewTimeout(task wheel.TimerTask, d time.Duration) (*wheel.Timeout, error)
 	Every(period time.Duration, f func(), opts ...wheel.RepeatOption) (wheel.Timer, error)
-	Schedule(s wheel.Schedule, f func(), opts ...wheel.RepeatOption) (wheel.Timer, error)
+	Schedule(s wheel.Schedule, f func(time.Time), opts ...wheel.RepeatOption) (wheel.Timer, error)
 	WithTimeout(parent context.Context, d time.Duration) (context.Context, context.CancelFunc)
 	Sleep(ctx context.Context, d time.Duration) error
 	Len() int
@@ -136,7 +136,7 @@ func (m *wheelModel) add(kind entryKind, does callback, d time.Duration) {
 	case everyKind:
 		e.timer, err = m.w.Every(d, f)
 	case scheduleKind:
-		e.timer, err = m.w.Schedule(wheel.ScheduleFunc(func(prev time.Time) time.Time { return prev.Add(d) }), f)
+		e.timer, err = m.w.Schedule(wheel.ScheduleFunc(func(prev time.Time) time.Time { return prev.Add(d) }), func(time.Time) { f() })
 	case contextKind:
 		e.ctx, e.cancel = m.w.WithTimeout(context.Background(), d)
 		context.AfterFunc(e.ctx, func() {

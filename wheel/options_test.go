@@ -104,12 +104,12 @@ func TestWheel_RefusesNilArgumentsAndBadPeriods(t *testing.T) {
 	w := newWheel(t)
 	typed, err := wheel.NewTyped(func(int) {})
 	require.NoError(t, err)
-	function := func() {}
+	function, at := func() {}, func(time.Time) {}
 	schedule := wheel.ScheduleFunc(func(prev time.Time) time.Time { return prev.Add(time.Second) })
 	var none context.Context
 	refusals := map[string]func() error{
 		"wheel: function nil: must not be nil": func() error { _, err := w.AfterFunc(time.Second, nil); return err },
-		"wheel: schedule nil: must not be nil": func() error { _, err := w.Schedule(nil, function); return err },
+		"wheel: schedule nil: must not be nil": func() error { _, err := w.Schedule(nil, at); return err },
 		"wheel: task nil: must not be nil":     func() error { _, err := w.NewTimeout(nil, time.Second); return err },
 		"wheel: context nil: must not be nil":  func() error { return w.Sleep(none, 0) },
 		"wheel: period 0s: must be positive":   func() error { _, err := w.Every(0, function); return err },
@@ -123,7 +123,7 @@ func TestWheel_RefusesNilArgumentsAndBadPeriods(t *testing.T) {
 	others := map[string]func() error{
 		"Every":           func() error { _, err := w.Every(time.Second, nil); return err },
 		"Schedule":        func() error { _, err := w.Schedule(schedule, nil); return err },
-		"a nil function":  func() error { _, err := w.Schedule(wheel.ScheduleFunc(nil), function); return err },
+		"a nil function":  func() error { _, err := w.Schedule(wheel.ScheduleFunc(nil), at); return err },
 		"NewTimeout":      func() error { _, err := w.NewTimeout(wheel.TimerTaskFunc(nil), time.Second); return err },
 		"NewTyped":        func() error { _, err := wheel.NewTyped[int](nil); return err },
 		"Stop":            func() error { _, err := w.Stop(none); return err },

@@ -24,8 +24,8 @@ type rule interface {
 // early. A firing counts when it is known not to be early.
 type wallRule interface {
 	rule
-	// early reports whether the firing is early, and until when to wait.
-	early(now int64) (deadline int64, early bool)
+	// begin reports whether the firing is early, and until when to wait. One that was moved is not.
+	begin(now, due int64, moved bool) (deadline int64, early bool)
 }
 
 func (p *recurring) bind(t Timer) { p.timer = t }
@@ -42,7 +42,7 @@ func (p *recurring) fire() {
 	t := p.timer
 	if r, ok := p.rule.(wallRule); ok {
 		now := t.shard.scheduler.time.now()
-		if deadline, early := r.early(now); early && !p.dueMoved {
+		if deadline, early := r.begin(now, p.due, p.dueMoved); early {
 			t.shard.rearm(t.index, t.gen, now, deadline)
 			return
 		}

@@ -167,7 +167,7 @@ func TestSchedule_JitterDelaysFiringsButNotTheInstants(t *testing.T) {
 				w := newWheel(t)
 				start := time.Now() // midnight
 				var o offsets
-				_, err := w.Schedule(wheel.ScheduleFunc(next), func() { o.note(time.Since(start), time.Minute) }, wheel.WithJitter(20*time.Second))
+				_, err := w.Schedule(wheel.ScheduleFunc(next), func(time.Time) { o.note(time.Since(start), time.Minute) }, wheel.WithJitter(20*time.Second))
 				require.NoError(t, err)
 				pass(2001*time.Minute - 1)
 				require.Len(t, o.all, 2000)
@@ -206,8 +206,8 @@ func TestRepeat_RefusesWhatIsWrong(t *testing.T) {
 		"no jitter":                        func() (wheel.Timer, error) { return w.Repeat(time.Second, func() {}, wheel.WithJitter(0)) },
 		"Every: more jitter than a period": func() (wheel.Timer, error) { return w.Every(time.Second, func() {}, wheel.WithJitter(1e9+1)) },
 		"Every: a negative jitter":         func() (wheel.Timer, error) { return w.Every(time.Second, func() {}, wheel.WithJitter(-1)) },
-		"Schedule: no jitter":              func() (wheel.Timer, error) { return w.Schedule(minutely, func() {}, wheel.WithJitter(0)) },
-		"Schedule: a nil option":           func() (wheel.Timer, error) { return w.Schedule(minutely, func() {}, nil) },
+		"Schedule: no jitter":              func() (wheel.Timer, error) { return w.Schedule(minutely, func(time.Time) {}, wheel.WithJitter(0)) },
+		"Schedule: a nil option":           func() (wheel.Timer, error) { return w.Schedule(minutely, func(time.Time) {}, nil) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := call()

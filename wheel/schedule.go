@@ -2,6 +2,7 @@ package wheel
 
 import (
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/invalid"
@@ -25,10 +26,10 @@ type ScheduleFunc func(prev time.Time) time.Time
 // Next calls f.
 func (f ScheduleFunc) Next(prev time.Time) time.Time { return f(prev) }
 
-// Schedule calls f at the instants of s. The first is s.Next(now). Each time that f has returned, Schedule asks
-// s.Next for the instant after the one of this firing. If that has already passed, because the firing was late
-// or f took long, it skips the missed instants, and the next firing is at s.Next(now). So it calls f at most
-// once for each instant, never before it, and f never overlaps itself.
+// Schedule calls f at the instants of s, and passes the instant. The first is s.Next(now). Each time that f has
+// returned, Schedule asks s.Next for the instant after the one of this firing. If that has already passed, because
+// the firing was late or f took long, it skips the missed instants, and the next firing is at s.Next(now). So it
+// calls f at most once for each instant, never before it, and f never overlaps itself.
 //
 // The entry ends when Next returns the zero Time. It also ends when Next panics, which is reported like a panic
 // of f.
@@ -42,15 +43,15 @@ func (f ScheduleFunc) Next(prev time.Time) time.Time { return f(prev) }
 // was suspended, f is called up to a minute late. If it is set back, the next firing waits until the clock
 // shows its instant, and instants that have fired do not fire again.
 //
-// Timer.Stop ends the entry, also from inside f. Timer.Reschedule moves only the next firing; Next is then
-// asked for the instant after its new time. A panic of f does not end the entry. With WithJitter, a firing
+// Timer.Stop ends the entry, also from inside f. Timer.Reschedule moves only the next firing: f gets its new time,
+// and Next is then asked for the instant after it. A panic of f does not end the entry. With WithJitter, a firing
 // comes after its instant; everything said here of instants holds for the instants of s.
 //
 // Schedule calls s.Next once on the caller's goroutine; a panic of that call goes on to the caller. Later calls
 // run where f runs. Schedule does not block otherwise. It returns a *cogwheel.InvalidError if s or f is nil or
 // an option is invalid, ErrNoNextTime if there is no instant after now, ErrStopped, or ErrTooManyPending; then
 // nothing is scheduled.
-func (w *Wheel) Schedule(s Schedule, f func(), opts ...RepeatOption) (Timer, error) {
+func (w *Wheel) Schedule(s Schedule, f func(at time.Time), opts ...RepeatOption) (Timer, error) {
 	if f == nil {
 		return Timer{}, errNilFunction
 	}
@@ -61,16 +62,15 @@ func (w *Wheel) Schedule(s Schedule, f func(), opts ...RepeatOption) (Timer, err
 	if err := invalid.Apply(argument, &j, opts, RepeatOption.apply); err != nil {
 		return Timer{}, err
 	}
-	rule := calendar{schedule: s, time: &w.scheduler.time, logger: w.scheduler.logger, jitter: j}
-	var ok bool
-	if rule.instant, ok = rule.instantAfter(w.scheduler.time.wall()); !ok {
-		return Timer{}, ErrNoNextTime
-	}
 	p := &struct {
 		recurring
 		calendar
-	}{recurring{f: f}, rule}
-	p.rule = &p.calendar
+	}{calendar: calendar{schedule: s, time: &w.scheduler.time, logger: w.scheduler.logger, jitter: j}}
+	first, ok := p.instantAfter(w.scheduler.time.wall())
+	if !ok {
+		return Timer{}, ErrNoNextTime
+	}
+	p.instant, p.f, p.rule = first, func() { f(p.at()) }, &p.calendar
 	p.draw()
 	now := w.scheduler.time.now()
 	return w.objects.schedule(time.Duration(p.deadline(now)-now), &p.recurring)
@@ -84,8 +84,22 @@ type calendar struct {
 	schedule Schedule
 	time     *timeSource
 	logger   *slog.Logger
-	instant  time.Time // the instant of the next firing
 	jitter
+
+	mu      sync.Mutex // of set and at; after the wheel's Stop, Unprocessed.Func may be called during a firing
+	instant time.Time  // of the next firing, or of the one in progress
+}
+
+func (c *calendar) set(instant time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.instant = instant
+}
+
+func (c *calendar) at() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.instant
 }
 
 // deadline returns when the firing is due, or when to read the wall clock again.
@@ -99,18 +113,19 @@ func (c *calendar) deadline(now int64) int64 {
 // delayed returns the instant with its jitter.
 func (c *calendar) delayed() time.Time { return c.instant.Add(c.current) }
 
-func (c *calendar) early(now int64) (deadline int64, early bool) {
+func (c *calendar) begin(now, due int64, moved bool) (deadline int64, early bool) {
+	if moved {
+		c.set(c.time.wall().Add(-time.Duration(now - due)))
+		return 0, false
+	}
 	if c.time.monotonic(c.instant) {
 		return 0, false
 	}
 	return c.deadline(now), c.delayed().After(c.time.wall())
 }
 
-func (c *calendar) next(now, due int64, moved bool) (deadline int64, ok bool) {
+func (c *calendar) next(now, _ int64, _ bool) (deadline int64, ok bool) {
 	wall, prev := c.time.wall(), c.instant
-	if moved {
-		prev = wall.Add(-time.Duration(now - due))
-	}
 	next, ok := c.instantAfter(prev)
 	if ok && !next.After(wall) {
 		prev = wall
@@ -120,7 +135,7 @@ func (c *calendar) next(now, due int64, moved bool) (deadline int64, ok bool) {
 		c.logger.Error("wheel: a schedule has ended, as its next instant is not after the last",
 			"next", next, "last", prev)
 	}
-	c.instant = next
+	c.set(next)
 	c.draw()
 	return c.deadline(now), ok
 }

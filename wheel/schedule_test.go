@@ -16,7 +16,7 @@ import (
 
 func onSchedule(t testing.TB, w *wheel.Wheel, next func(time.Time) time.Time, f func()) wheel.Timer {
 	t.Helper()
-	timer, err := w.Schedule(wheel.ScheduleFunc(next), f)
+	timer, err := w.Schedule(wheel.ScheduleFunc(next), func(time.Time) { f() })
 	require.NoError(t, err)
 	return timer
 }
@@ -36,7 +36,7 @@ func TestSchedule_CallsAtTheInstantsOfTheSchedule(t *testing.T) {
 		w := newWheel(t, wheel.WithExecutor(e))
 		pass(123456789 * time.Nanosecond)
 		var at []time.Time
-		_, err := w.Schedule(cronSchedule{10 * time.Minute}, func() { at = append(at, time.Now()) })
+		_, err := w.Schedule(cronSchedule{10 * time.Minute}, func(time.Time) { at = append(at, time.Now()) })
 		require.NoError(t, err)
 		first := time.Now().Truncate(10 * time.Minute).Add(10 * time.Minute)
 		pass(3 * time.Hour)
@@ -47,6 +47,73 @@ func TestSchedule_CallsAtTheInstantsOfTheSchedule(t *testing.T) {
 		require.EqualValues(t, 18, w.Stats().Fired, "a look at the wall clock is no firing")
 		require.Equal(t, 1, w.Len())
 	})
+}
+
+func TestSchedule_PassesTheInstantOfTheFiring(t *testing.T) {
+	eachExecutor(t, func(t *testing.T, e wheel.Executor) {
+		for name, next := range map[string]func(time.Time) time.Time{
+			"wall clock":      onThe(time.Minute),
+			"monotonic clock": func(prev time.Time) time.Time { return prev.Add(time.Minute) },
+		} {
+			w := newWheel(t, wheel.WithExecutor(e))
+			pass(time.Minute - time.Duration(time.Now().UnixNano())%time.Minute) // to the next whole minute
+			start := time.Now()
+			var at []time.Duration
+			note := func(instant time.Time) {
+				at = append(at, instant.Sub(start))
+				if len(at) == 2 {
+					time.Sleep(90 * time.Second)
+				}
+			}
+			timer, err := w.Schedule(wheel.ScheduleFunc(next), note, wheel.WithJitter(20*time.Second))
+			require.NoError(t, err)
+			pass(5*time.Minute + 30*time.Second)
+			require.Equal(t, time.Minute, at[0], name)
+			require.Equal(t, 2*time.Minute, at[1], name)
+			if name == "wall clock" { // by the other rule, the next one is a minute after the long call
+				require.Equal(t, []time.Duration{4 * time.Minute, 5 * time.Minute}, at[2:])
+			}
+
+			at = []time.Duration{0, 0}
+			moved := time.Since(start) + time.Second
+			require.True(t, timer.Reschedule(time.Second))
+			pass(2 * time.Second)
+			require.Equal(t, []time.Duration{0, 0, moved}, at, name+": the time to which it was moved")
+			rest, err := w.Stop(context.Background())
+			require.NoError(t, err)
+			rest[0].Func()
+			require.Len(t, at, 4)
+			require.Equal(t, next(start.Add(moved)).Sub(start), at[3], name+": the one that was next")
+		}
+	})
+}
+
+// The wheel stops while a firing is in progress, and does not wait for it: its function can be called meanwhile.
+func TestSchedule_PassesAnInstantAfterStopInAFiring(t *testing.T) {
+	t.Parallel()
+	w, err := wheel.New()
+	require.NoError(t, err)
+	next := func(prev time.Time) time.Time { return prev.Add(time.Millisecond) }
+	var called counter
+	began, finish := make(chan time.Time), make(chan bool)
+	_, err = w.Schedule(wheel.ScheduleFunc(next), func(at time.Time) {
+		if called.Add(1) == 1 {
+			began <- at
+			<-finish
+		}
+	})
+	require.NoError(t, err)
+	require.False(t, (<-began).IsZero())
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	rest, err := w.Stop(ended)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Len(t, rest, 1)
+	close(finish)
+	for range 1000 { // while the firing ends
+		rest[0].Func()
+	}
+	require.EqualValues(t, 1001, called.Load())
 }
 
 func TestSchedule_NextIsAskedForTheInstantAfterThatOfTheFiring(t *testing.T) {
@@ -102,18 +169,18 @@ func TestSchedule_RefusesWhatHasNoInstantAfterNow(t *testing.T) {
 			"long ago":   func(time.Time) time.Time { return time.Unix(0, 0) },
 			"by the way": func(prev time.Time) time.Time { return prev.Round(0) },
 		} {
-			_, err := w.Schedule(wheel.ScheduleFunc(next), func() { t.Error(name) })
+			_, err := w.Schedule(wheel.ScheduleFunc(next), func(time.Time) { t.Error(name) })
 			require.ErrorIs(t, err, wheel.ErrNoNextTime, name)
 		}
 		require.PanicsWithValue(t, "boom", func() {
-			_, _ = w.Schedule(wheel.ScheduleFunc(func(time.Time) time.Time { panic("boom") }), func() {})
+			_, _ = w.Schedule(wheel.ScheduleFunc(func(time.Time) time.Time { panic("boom") }), func(time.Time) {})
 		})
 		require.Zero(t, w.Len())
 		pass(time.Hour)
 
 		_, err := w.Stop(context.Background())
 		require.NoError(t, err)
-		_, err = w.Schedule(cronSchedule{time.Hour}, func() {})
+		_, err = w.Schedule(cronSchedule{time.Hour}, func(time.Time) {})
 		require.ErrorIs(t, err, wheel.ErrStopped)
 	})
 }

@@ -76,7 +76,7 @@ func TestSchedule_GoesOnAfterATimeThatAChangeOfTheClockSkips(t *testing.T) {
 				clock := shiftedClock{time.Until(now), zone}
 				w := newWheel(t, wheel.WithClock(clock), wheel.WithLogger(slog.New(slog.NewTextHandler(&out, nil))))
 				var at []string
-				_, err = w.Schedule(c.rule, func() { at = append(at, clock.Now().Format(layout)) })
+				_, err = w.Schedule(c.rule, func(time.Time) { at = append(at, clock.Now().Format(layout)) })
 				require.NoError(t, err)
 				last, err := time.ParseInLocation(layout, c.want[len(c.want)-1], zone)
 				require.NoError(t, err)

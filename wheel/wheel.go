@@ -86,7 +86,7 @@ func (w *Wheel) Len() int { return w.scheduler.len() }
 
 // Unprocessed is an entry that the wheel's Stop ended before it fired, or before its next firing.
 type Unprocessed struct {
-	Func    func()        // of AfterFunc, Every, Repeat and Schedule; nil for the others
+	Func    func()        // of AfterFunc, Every, Repeat and Schedule (with the next instant); nil for the others
 	Timeout *Timeout      // of NewTimeout, now cancelled; nil for the others
 	Left    time.Duration // time that was left until its deadline; 0 if it was due or its callback was running
 }

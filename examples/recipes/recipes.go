@@ -45,7 +45,7 @@ func Cron(
 	if err := run.Err(); err != nil {
 		return wheel.Timer{}, err
 	}
-	return w.Schedule(schedule, func() {
+	return w.Schedule(schedule, func(time.Time) {
 		ctx := context.Background()
 		l, err := run.TryLock(ctx)
 		if err == nil {
