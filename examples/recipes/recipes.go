@@ -31,7 +31,9 @@ func Once(
 		if err := job(ctx); err != nil {
 			return err
 		}
-		return rdb.Set(ctx, "job-done:"+id, 1, 24*time.Hour).Err()
+		marking, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second) // ctx may have ended
+		defer cancel()
+		return rdb.Set(marking, "job-done:"+id, 1, 24*time.Hour).Err()
 	})
 }
 

@@ -52,6 +52,20 @@ func TestOnce_RunsUntilItSucceeds(t *testing.T) {
 	require.Equal(t, 2, ran)
 }
 
+// SIGTERM comes while a job runs, which ends well, and another process goes on.
+func TestOnce_AJobThatSucceedsAfterSIGTERMIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := cogwheeltest.Start(t)
+		ctx, sigterm := context.WithCancel(t.Context())
+		ran := 0
+		job := func(context.Context) error { ran++; sigterm(); return nil }
+		require.NoError(t, recipes.Once(ctx, server.Locks(), server.Client(), "7", job))
+		require.NoError(t, recipes.Once(t.Context(), server.Locks(), server.Client(), "7", job))
+		require.Equal(t, 1, ran)
+	})
+}
+
 // The clocks of three processes differ, and the job is shorter than that.
 func TestCron_RunsEachInstantInOneProcess(t *testing.T) {
 	t.Parallel()

@@ -138,7 +138,9 @@ func Periodic(
 		if now := time.Now(); now.After(at) {
 			at = now
 		}
-		return scheduleNext(ctx, tasks, t.ID, rule, at)
+		scheduling, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second) // ctx may have ended
+		defer cancel()
+		return scheduleNext(scheduling, tasks, t.ID, rule, at)
 	}
 }
 

@@ -231,7 +231,35 @@ func TestPeriodic_RunsOnceInAllProcesses(t *testing.T) {
 		time.Sleep(5*time.Minute + 50*time.Second)
 		mu.Lock()
 		defer mu.Unlock()
-		require.Equal(t, []string{"1m0s", "2m0s", "2m1s", "3m0s", "3m30s", "4m0s", "5m0s"}, runs)
+		require.Equal(t, []string{"1m0s", "2m0s", "2m1s", "3m0s", "3m31s", "4m0s", "5m0s"}, runs)
+	})
+}
+
+// SIGTERM comes while a job runs, which ends well, and another process goes on.
+func TestPeriodic_ARunThatSucceedsAfterSIGTERMIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := cogwheeltest.Start(t)
+		first, second := process(t, server).Queue("periodic"), process(t, server).Queue("periodic")
+		began, runs := time.Now(), make(chan string, 10)
+		minutely := wheel.ScheduleFunc(func(prev time.Time) time.Time {
+			return began.Add(prev.Sub(began).Truncate(time.Minute) + time.Minute)
+		})
+		require.NoError(t, recipes.Register(t.Context(), first, "report", minutely))
+		ctx, sigterm := context.WithCancel(t.Context())
+		job := func(context.Context) error {
+			runs <- time.Since(began).Round(time.Second).String()
+			sigterm() // at first; later nothing happens
+			time.Sleep(3 * time.Second)
+			return nil
+		}
+		require.NoError(t, first.Serve(ctx, 1, recipes.Periodic(first, minutely, job)))
+		serving(t, func(ctx context.Context) error { return second.Serve(ctx, 1, recipes.Periodic(second, minutely, job)) })
+		time.Sleep(2 * time.Minute)
+		require.Equal(t, "1m0s", <-runs)
+		require.Equal(t, "2m0s", <-runs)
+		require.Equal(t, "3m0s", <-runs)
+		require.Empty(t, runs)
 	})
 }
 
