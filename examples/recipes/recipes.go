@@ -37,26 +37,60 @@ func Once(
 	})
 }
 
-// Cron runs job at the instants of schedule, in one of all processes that call it. The clocks of the processes
-// differ by less than apart, and the instants lie further apart. Stop the Timer to end it.
+// Cron runs job at the instants of schedule, in one of all processes that call it, until ctx ends; then it waits for the
+// run in progress. The clocks of the processes differ by less than apart, and the instants lie further apart.
 func Cron(
-	w *wheel.Wheel, locks *redislock.Client, name string, schedule wheel.Schedule, apart time.Duration,
+	ctx context.Context, w *wheel.Wheel, locks *redislock.Client, name string, schedule wheel.Schedule, apart time.Duration,
 	job func(context.Context) error,
-) (wheel.Timer, error) {
+) error {
 	run := locks.Mutex("cron:"+name, redislock.WithMinHold(apart))
 	if err := run.Err(); err != nil {
-		return wheel.Timer{}, err
+		return err
 	}
-	return w.Schedule(schedule, func(time.Time) {
-		ctx := context.Background()
+	return atInstants(ctx, w, schedule, func(time.Time) error {
 		l, err := run.TryLock(ctx)
-		if err == nil {
-			defer l.Unlock(ctx)
-			err = job(l.Context(ctx))
+		if errors.Is(err, redislock.ErrLocked) {
+			return nil // another process runs it, or has run it
 		}
-		if err != nil && !errors.Is(err, redislock.ErrLocked) { // another process runs it, or has run it
-			log.Printf("cron %s: %v", name, err)
+		if err != nil {
+			return err
 		}
+		defer l.Unlock(ctx)                               // sent even if ctx has ended
+		return job(l.Context(context.WithoutCancel(ctx))) // ends if the lock is lost, and not with ctx
+	})
+}
+
+// atInstants calls run at the instants of schedule until ctx ends, and waits for the call in progress.
+func atInstants(ctx context.Context, w *wheel.Wheel, schedule wheel.Schedule, run func(at time.Time) error) error {
+	running := make(chan struct{}, 1) // full during a call
+	timer, err := w.Schedule(schedule, func(at time.Time) {
+		running <- struct{}{}
+		defer func() { <-running }()
+		if ctx.Err() != nil {
+			return
+		}
+		if err := run(at); err != nil {
+			log.Printf("the run of %v: %v", at, err)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	<-ctx.Done()
+	timer.Stop()          // returns during a call
+	running <- struct{}{} // and this does not
+	<-running
+	return nil
+}
+
+// CronOnce runs job until it has succeeded once for each instant of schedule. All processes that call it wait for each
+// other, and the next one runs what has failed.
+func CronOnce(
+	ctx context.Context, w *wheel.Wheel, locks *redislock.Client, rdb redis.UniversalClient, name string,
+	schedule wheel.Schedule, job func(context.Context) error,
+) error {
+	return atInstants(ctx, w, schedule, func(at time.Time) error {
+		return Once(ctx, locks, rdb, name+":"+at.UTC().Format(time.RFC3339Nano), job)
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -82,7 +83,9 @@ func TestCron_RunsEachInstantInOneProcess(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				server := cogwheeltest.Start(t)
 				w := server.Wheel()
+				ctx, sigterm := context.WithCancel(t.Context())
 				var ran atomic.Int64
+				ended := make(chan error, 3)
 				time.Sleep(500 * time.Millisecond) // between two instants, by each of the clocks
 				for _, late := range []time.Duration{0, 50 * time.Millisecond, 100 * time.Millisecond} {
 					locks, err := redislock.New(server.NewClient(), redislock.WithWheel(w))
@@ -91,18 +94,98 @@ func TestCron_RunsEachInstantInOneProcess(t *testing.T) {
 					rule := wheel.ScheduleFunc(func(prev time.Time) time.Time {
 						return prev.Add(-late).Truncate(time.Second).Add(time.Second + late)
 					})
-					timer, err := recipes.Cron(w, locks, "report", rule, of.apart, func(context.Context) error {
-						ran.Add(1)
-						return nil
-					})
-					require.NoError(t, err)
-					defer timer.Stop()
+					go func() {
+						ended <- recipes.Cron(ctx, w, locks, "report", rule, of.apart, func(context.Context) error {
+							ran.Add(1)
+							return nil
+						})
+					}()
 				}
 				time.Sleep(instants * time.Second)
+				sigterm()
+				for range 3 {
+					require.NoError(t, <-ended)
+				}
 				require.Equal(t, of.runs, ran.Load())
 			})
 		})
 	}
+}
+
+// minutely has its instants a whole number of minutes after the start of a bubble.
+var minutely = wheel.ScheduleFunc(func(prev time.Time) time.Time { return prev.Truncate(time.Minute).Add(time.Minute) })
+
+// SIGTERM comes while a job runs: it ends as if none had come, and with its lock, before the process closes its client.
+func TestCron_WaitsAfterSIGTERMForTheRunInProgress(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := cogwheeltest.Start(t)
+		locks, began := newLocks(t, server.NewClient()), time.Now()
+		ctx, sigterm := context.WithCancel(t.Context())
+		w, err := wheel.New()
+		require.NoError(t, err)
+		err = recipes.Cron(ctx, w, locks, "report", minutely, time.Second, func(ctx context.Context) error {
+			sigterm()
+			time.Sleep(5 * time.Minute)
+			_, err := server.Locks().Mutex("cron:report").TryLock(t.Context())
+			require.ErrorIs(t, err, redislock.ErrLocked)
+			require.NoError(t, ctx.Err())
+			return nil
+		})
+		require.NoError(t, err)
+		require.Equal(t, 6*time.Minute, time.Since(began))
+		require.Zero(t, w.Len(), "no run follows")
+	})
+}
+
+// The first run of each instant fails, and the process of the third one gets SIGTERM.
+func TestCronOnce_RunsEachInstantUntilItSucceeds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server, began := cogwheeltest.Start(t), time.Now()
+		var mu sync.Mutex
+		var failed, succeeded []string
+		tried := map[string]bool{}
+		var terms []context.CancelFunc
+		ended := make(chan error, 3)
+		for process := range 3 {
+			locks, rdb := newLocks(t, server.NewClient()), server.NewClient()
+			ctx, sigterm := context.WithCancel(t.Context())
+			terms = append(terms, sigterm)
+			job := func(ctx context.Context) error {
+				mu.Lock()
+				minute := time.Since(began).Truncate(time.Minute).String()
+				first := !tried[minute]
+				tried[minute] = true
+				mu.Unlock()
+				var err error
+				switch {
+				case first && minute == "3m0s":
+					terms[process]()
+					<-ctx.Done()
+					err = ctx.Err()
+				case first:
+					err = errors.New("failed")
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if err != nil {
+					failed = append(failed, minute)
+				} else {
+					succeeded = append(succeeded, minute)
+				}
+				return err
+			}
+			go func() { ended <- recipes.CronOnce(ctx, server.Wheel(), locks, rdb, "report", minutely, job) }()
+		}
+		time.Sleep(4*time.Minute + 30*time.Second)
+		for _, sigterm := range terms {
+			sigterm()
+			require.NoError(t, <-ended)
+		}
+		require.Equal(t, []string{"1m0s", "2m0s", "3m0s", "4m0s"}, failed)
+		require.Equal(t, failed, succeeded)
+	})
 }
 
 func TestWork_RunsAsManyAsThereArePermits(t *testing.T) {

@@ -193,9 +193,6 @@ func TestPeriodic_RunsOnceInAllProcesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := cogwheeltest.Start(t)
 		began := time.Now()
-		minutely := wheel.ScheduleFunc(func(prev time.Time) time.Time {
-			return began.Add(prev.Sub(began).Truncate(time.Minute) + time.Minute)
-		})
 		var mu sync.Mutex
 		var runs []string
 		var isolated *redis.Client
@@ -242,19 +239,18 @@ func TestPeriodic_ARunThatSucceedsAfterSIGTERMIsNotRepeated(t *testing.T) {
 		server := cogwheeltest.Start(t)
 		first, second := process(t, server).Queue("periodic"), process(t, server).Queue("periodic")
 		began, runs := time.Now(), make(chan string, 10)
-		minutely := wheel.ScheduleFunc(func(prev time.Time) time.Time {
-			return began.Add(prev.Sub(began).Truncate(time.Minute) + time.Minute)
-		})
 		require.NoError(t, recipes.Register(t.Context(), first, "report", minutely))
 		ctx, sigterm := context.WithCancel(t.Context())
-		job := func(context.Context) error {
-			runs <- time.Since(began).Round(time.Second).String()
-			sigterm() // at first; later nothing happens
-			time.Sleep(3 * time.Second)
-			return nil
+		serve := func(ctx context.Context, tasks *delay.Queue) error {
+			return tasks.Serve(ctx, 1, recipes.Periodic(tasks, minutely, func(context.Context) error {
+				runs <- time.Since(began).Round(time.Second).String()
+				sigterm() // to the first process
+				time.Sleep(3 * time.Second)
+				return nil
+			}))
 		}
-		require.NoError(t, first.Serve(ctx, 1, recipes.Periodic(first, minutely, job)))
-		serving(t, func(ctx context.Context) error { return second.Serve(ctx, 1, recipes.Periodic(second, minutely, job)) })
+		require.NoError(t, serve(ctx, first))
+		serving(t, func(ctx context.Context) error { return serve(ctx, second) })
 		time.Sleep(2 * time.Minute)
 		require.Equal(t, "1m0s", <-runs)
 		require.Equal(t, "2m0s", <-runs)
