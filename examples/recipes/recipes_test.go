@@ -344,7 +344,9 @@ func TestOrderTimers_CloseUnlessPaid(t *testing.T) {
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, url, nil))
 		return w.Code
 	}
-	require.Equal(t, http.StatusBadRequest, post("/timer/soon?order=paid"))
+	for _, wrong := range []string{"/timer/soon?order=paid", "/timer/-5m?order=paid", "/timer/0s?order=paid", "/timer/30m", "/timer/30m?order="} {
+		require.Equal(t, http.StatusBadRequest, post(wrong), wrong)
+	}
 	require.Equal(t, http.StatusAccepted, post("/timer/30m?order=paid"))
 	require.Equal(t, http.StatusAccepted, post("/timer/1ms?order=unpaid"))
 	require.Equal(t, "unpaid", <-closed)

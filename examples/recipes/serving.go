@@ -34,12 +34,13 @@ func PerTenant(
 func OrderTimers(orders *wheel.Keyed[string, struct{}]) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /timer/{delay}", func(w http.ResponseWriter, r *http.Request) {
+		order := r.FormValue("order")
 		delay, err := time.ParseDuration(r.PathValue("delay"))
-		if err != nil {
-			http.Error(w, "want a delay such as 30m", http.StatusBadRequest)
+		if err != nil || delay <= 0 || order == "" {
+			http.Error(w, "want a delay such as 30m, and an order", http.StatusBadRequest)
 			return
 		}
-		if _, _, err := orders.Set(r.FormValue("order"), struct{}{}, delay); err != nil { // the wheel is stopped or full
+		if _, _, err := orders.Set(order, struct{}{}, delay); err != nil { // the wheel is stopped or full
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
