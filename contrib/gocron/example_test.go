@@ -39,7 +39,7 @@ func ExampleLocker() {
 	// Output: <nil>
 }
 
-// All jobs run in the process that leads.
+// All jobs run in the process that leads: one with an interval runs once in each interval.
 func ExampleNewElector() {
 	rdb := redistest.Open() // redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	locks, err := redislock.New(rdb)
@@ -54,7 +54,11 @@ func ExampleNewElector() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	scheduler.Start() // after NewJob
+	_, err = scheduler.NewJob(gocron.DurationJob(time.Minute), gocron.NewTask(func() {}), gocron.WithName("report"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	scheduler.Start()
 	fmt.Println(scheduler.Shutdown())
 	// Output: <nil>
 }

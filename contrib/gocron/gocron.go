@@ -12,7 +12,7 @@ import (
 
 // Locker returns a gocron.Locker for gocron.WithDistributedLocker. While a job runs, its scheduler holds the Mutex
 // with the name of the job. So give each job a name that is unique and the same in all processes, with
-// gocron.WithName. The lease is renewed however long the job takes.
+// gocron.WithName. The lease is renewed however long the job takes. Jobs with an interval need an Elector instead.
 //
 // A scheduler that cannot take the Mutex at once skips the job: if another process holds it, the error matches
 // redislock.ErrLocked; while Redis is down, it is the error of Mutex.TryLock. gocron does not log these errors; it

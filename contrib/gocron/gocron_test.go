@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-co-op/gocron/v2"
 	"github.com/google/uuid"
+	"github.com/jonboulle/clockwork"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -226,4 +227,60 @@ func TestElector_ALeaderThatDiesIsFollowed(t *testing.T) {
 	defer dialer.Set(0)
 	redistest.Poll(t, func() bool { return follower.IsLeader(context.Background()) == nil })
 	require.ErrorIs(t, leader.IsLeader(t.Context()), cogwheelgocron.ErrNotLeader)
+}
+
+// decisions receives what each scheduler has done when its job was due.
+type decisions chan gocron.JobStatus
+
+func (d decisions) IncrementJob(_ uuid.UUID, _ string, _ []string, status gocron.JobStatus) {
+	d <- status
+}
+func (d decisions) RecordJobTiming(time.Time, time.Time, uuid.UUID, string, []string) {}
+
+// Three processes start a job with an interval of a minute, 20 s one after the other.
+func TestElector_AnIntervalJobRunsOncePerInterval(t *testing.T) {
+	t.Parallel()
+	const intervals = 6
+	for what, of := range map[string]struct {
+		elect bool
+		runs  int
+	}{
+		"with an Elector":                         {true, intervals},
+		"control: with a Locker, it runs in each": {false, 3 * intervals},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
+			clock, decided := clockwork.NewFakeClock(), make(decisions)
+			for i := range 3 {
+				distributed := gocron.WithDistributedLocker(cogwheelgocron.Locker(newLocks(t, rdb)))
+				if of.elect {
+					elector := cogwheelgocron.NewElector(newLocks(t, rdb), name)
+					t.Cleanup(elector.Close)
+					distributed = gocron.WithDistributedElector(elector)
+					if i == 0 {
+						redistest.Poll(t, func() bool { return elector.IsLeader(context.Background()) == nil })
+					}
+				}
+				s, err := gocron.NewScheduler(distributed, gocron.WithClock(clock), gocron.WithMonitor(decided))
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, s.Shutdown()) })
+				_, err = s.NewJob(gocron.DurationJob(time.Minute), gocron.NewTask(func() {}), gocron.WithName(name+":job"))
+				require.NoError(t, err)
+				clock.Advance(20 * time.Second)
+				s.Start()
+				require.NoError(t, clock.BlockUntilContext(redistest.Within(t, redistest.Patience), i+1))
+			}
+			runs := 0
+			for range 3 * intervals {
+				clock.Advance(20 * time.Second) // the job of one scheduler is due
+				if receive(t, decided) == gocron.Success {
+					runs++
+				}
+				require.NoError(t, clock.BlockUntilContext(redistest.Within(t, redistest.Patience), 3))
+				redistest.Poll(t, func() bool { return rdb.Exists(t.Context(), name+":job").Val() == 0 }) // unlocked
+			}
+			require.Equal(t, of.runs, runs)
+		})
+	}
 }
