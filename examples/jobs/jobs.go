@@ -1,5 +1,5 @@
-// Package jobs is code of a service that holds locks and permits and asks a limiter. Its tests run without Redis;
-// docs/testing.md explains them.
+// Package jobs is code of a service that holds locks and permits, asks a limiter and schedules tasks. Its tests run
+// without Redis; docs/testing.md explains them.
 package jobs
 
 import (
@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
 	"github.com/cogwheel-go/cogwheel/semaphore"
@@ -38,4 +39,14 @@ func Greet(ctx context.Context, users *ratelimit.Limiter, user string) (string, 
 // lost; then the error matches semaphore.ErrLost.
 func Export(ctx context.Context, exports *semaphore.Semaphore, write func(context.Context) error) error {
 	return exports.Do(ctx, 1, write)
+}
+
+// Remind lets a user get a reminder in half an hour.
+func Remind(ctx context.Context, reminders *delay.Queue, user string) error {
+	return reminders.Schedule(ctx, user, 30*time.Minute, nil)
+}
+
+// SendReminders sends the reminders that are due until ctx ends. One that could not be sent is sent again.
+func SendReminders(ctx context.Context, reminders *delay.Queue, send func(user string) error) error {
+	return reminders.Serve(ctx, 4, func(_ context.Context, t *delay.Task) error { return send(t.ID) })
 }

@@ -2,6 +2,7 @@ package jobs_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -137,6 +138,28 @@ func TestExport_LostReply(t *testing.T) {
 		free, err := exports.Available(t.Context())
 		require.NoError(t, err)
 		require.EqualValues(t, 5, free)
+	})
+}
+
+func TestRemind_IsSentAfterHalfAnHour(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := cogwheeltest.Start(t)
+		reminders := srv.Delays().Queue("reminders")
+		began := time.Now()
+		require.NoError(t, jobs.Remind(t.Context(), reminders, "ann"))
+
+		var sent []string
+		ctx, sigterm := context.WithCancel(t.Context())
+		err := jobs.SendReminders(ctx, reminders, func(user string) error {
+			sent = append(sent, fmt.Sprintf("%s after %v", user, time.Since(began).Round(time.Second)))
+			if len(sent) == 1 {
+				return errors.New("the mail server is down")
+			}
+			sigterm() // SendReminders returns when this reminder is recorded as sent
+			return nil
+		})
+		require.NoError(t, err)
+		require.Equal(t, []string{"ann after 30m0s", "ann after 30m1s"}, sent)
 	})
 }
 
