@@ -1,12 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"iter"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
@@ -15,6 +20,7 @@ import (
 // queueState is the state of a queue of delayed tasks.
 type queueState struct {
 	Pending int64   `json:"pending"`
+	Overdue int64   `json:"overdue"` // of the pending ones
 	Claimed int64   `json:"claimed"`
 	Failed  int64   `json:"failed"`
 	Next    *millis `json:"next_due_ms,omitempty"` // until the first pending task is due; negative if it is overdue
@@ -22,6 +28,9 @@ type queueState struct {
 
 	// Subscribers are the connections that listen for tasks that are due earlier: one for each process that serves.
 	Subscribers *int64 `json:"subscribers,omitempty"`
+
+	now              int64     // us of the server's clock
+	claimed, waiting []redis.Z // the first members of running; see running
 }
 
 // task is a task of a queue. One of its times is set, by its phase.
@@ -31,11 +40,13 @@ type task struct {
 	Due       *millis     `json:"due_ms,omitempty"` // negative if it is overdue
 	Lease     *millis     `json:"lease_ms,omitempty"`
 	FailedAgo *millis     `json:"failed_ago_ms,omitempty"`
+	Reason    string      `json:"reason,omitempty"` // of a failed one: exhausted, or lost too often
 	Failures  int         `json:"failures"`
 	Losses    int         `json:"losses"`
 	Token     int64       `json:"token,omitempty"`
-	Next      bool        `json:"next,omitempty"` // another of the id is scheduled for afterwards
-	Bytes     int         `json:"payload_bytes"`
+	Cancelled bool        `json:"cancelled,omitempty"` // it is claimed, and no attempt follows
+	Next      bool        `json:"next,omitempty"`      // another of the id is scheduled for afterwards
+	Bytes     int64       `json:"bytes"`               // of its payload and headers
 }
 
 // tasks lists the tasks of a queue.
@@ -69,80 +80,208 @@ func (t *tool) withDelays(ctx context.Context, f func(*delay.Client) error) erro
 func (t *tool) queue(ctx context.Context) (object, error) {
 	found := &queueState{Subscribers: t.subscribers(ctx, scripts.DelayChannel(t.name))}
 	o := object{Kind: kindQueue, Queue: found}
-	for suffix, count := range map[string]*int64{
-		"due": &found.Pending, "running": &found.Claimed, "failed": &found.Failed,
-	} {
-		n, err := t.rdb.ZCard(ctx, scripts.DelayKey(t.name, suffix)).Result()
-		if err != nil {
-			return o, err
-		}
-		*count = n
-	}
-	first, err := t.rdb.ZRangeWithScores(ctx, scripts.DelayKey(t.name, "due"), 0, 0).Result()
-	if err != nil || len(first) == 0 {
+	now, err := t.rdb.Time(ctx).Result()
+	if err != nil {
 		return o, err
 	}
-	now, err := t.rdb.Time(ctx).Result()
-	next := millis(time.UnixMicro(int64(first[0].Score)).Sub(now).Milliseconds())
-	found.Next = &next
-	return o, err
+	found.now = now.UnixMicro()
+	due := scripts.DelayKey(t.name, "due")
+	for count, call := range map[*int64]*redis.IntCmd{
+		&found.Pending: t.rdb.ZCard(ctx, due),
+		&found.Overdue: t.rdb.ZCount(ctx, due, "-inf", strconv.FormatInt(found.now, 10)),
+		&found.Claimed: t.rdb.ZCard(ctx, scripts.DelayKey(t.name, "running")),
+		&found.Failed:  t.rdb.ZCard(ctx, scripts.DelayKey(t.name, "failed")),
+	} {
+		if *count, err = call.Result(); err != nil {
+			return o, err
+		}
+	}
+	if err := t.running(ctx, found); err != nil {
+		return o, err
+	}
+	first, err := t.first(ctx, "due", 1)
+	if err != nil {
+		return o, err
+	}
+	if first = byScore(first, found.waiting); len(first) > 0 {
+		next := found.until(first[0])
+		found.Next = &next
+	}
+	return o, nil
+}
+
+// first returns the first n members of a part of a queue.
+func (t *tool) first(ctx context.Context, part string, n int) ([]redis.Z, error) {
+	return t.rdb.ZRangeWithScores(ctx, scripts.DelayKey(t.name, part), 0, int64(n-1)).Result()
+}
+
+const (
+	mostRunning = 10_000 // members of running that are looked at
+	taskPage    = 100    // tasks in a pipeline
+)
+
+// running tells the claimed tasks from those that wait after a lost lease. It takes those after the first mostRunning
+// for claimed.
+func (t *tool) running(ctx context.Context, s *queueState) error {
+	all, err := t.first(ctx, "running", mostRunning)
+	if err != nil {
+		return err
+	}
+	for page := range slices.Chunk(all, taskPage) {
+		attempts, err := t.rdb.HMGet(ctx, scripts.DelayKey(t.name, "attempts"), idsOf(page)...).Result()
+		if err != nil {
+			return err
+		}
+		for i, z := range page {
+			if attemptOf(attempts[i]).mark != lost {
+				s.claimed = append(s.claimed, z)
+				continue
+			}
+			s.waiting = append(s.waiting, z)
+			s.Claimed, s.Pending = s.Claimed-1, s.Pending+1
+			if z.Score <= float64(s.now) {
+				s.Overdue++
+			}
+		}
+	}
+	return nil
+}
+
+func idsOf(members []redis.Z) []string {
+	ids := make([]string, len(members))
+	for i, z := range members {
+		ids[i], _ = z.Member.(string)
+	}
+	return ids
+}
+
+// byScore returns the members of two lists in the order of their scores.
+func byScore(a, b []redis.Z) []redis.Z {
+	all := slices.Concat(a, b)
+	slices.SortStableFunc(all, func(a, b redis.Z) int { return cmp.Compare(a.Score, b.Score) })
+	return all
+}
+
+// until returns the time until the instant of a member.
+func (s *queueState) until(z redis.Z) millis {
+	return millis((time.Duration(int64(z.Score)-s.now) * time.Microsecond).Milliseconds())
+}
+
+// attempt is what Redis knows of the attempts of a task; see delay_task.lua.
+type attempt struct {
+	failures, losses int
+	token            int64
+	mark             string
+}
+
+// The marks of an attempt.
+const (
+	cancelled = ":x"
+	lost      = ":"
+)
+
+var attemptText = regexp.MustCompile(`^(\d+):(\d+):(\d+)(:x?)?$`)
+
+func attemptOf(value any) (a attempt) {
+	text, _ := value.(string)
+	if parts := attemptText.FindStringSubmatch(text); parts != nil {
+		a.failures, _ = strconv.Atoi(parts[1])
+		a.losses, _ = strconv.Atoi(parts[2])
+		a.token, _ = strconv.ParseInt(parts[3], 10, 64)
+		a.mark = parts[4]
+	}
+	return a
 }
 
 // addTasks adds up to t.rows tasks of each phase: claimed ones by the ends of their leases, pending ones by due time,
 // and failed ones from the oldest.
-func (t *tool) addTasks(ctx context.Context, found *queueState) error {
-	return t.withDelays(ctx, func(c *delay.Client) error {
-		q := c.Queue(t.name)
-		claimed, err := t.rdb.ZRange(ctx, scripts.DelayKey(t.name, "running"), 0, int64(t.rows-1)).Result()
-		if err != nil {
-			return err
-		}
-		for _, id := range claimed {
-			s, err := q.State(ctx, id)
-			if err != nil {
+func (t *tool) addTasks(ctx context.Context, s *queueState) error {
+	due, err := t.first(ctx, "due", t.rows)
+	if err != nil {
+		return err
+	}
+	failed, err := t.first(ctx, "failed", t.rows)
+	if err != nil {
+		return err
+	}
+	for _, of := range []struct {
+		phase   delay.Phase
+		members []redis.Z
+	}{{delay.Claimed, s.claimed}, {delay.Pending, byScore(due, s.waiting)}, {delay.Failed, failed}} {
+		for page := range slices.Chunk(of.members[:min(t.rows, len(of.members))], taskPage) {
+			if err := t.addPage(ctx, s, of.phase, page); err != nil {
 				return err
 			}
-			if s.Phase == delay.Claimed { // still
-				found.Tasks = append(found.Tasks, taskOf(s))
-			}
 		}
-		for _, list := range []iter.Seq2[delay.State, error]{q.PendingTasks(ctx), q.FailedTasks(ctx)} {
-			left := t.rows
-			for s, err := range list {
-				if err != nil {
-					return err
-				}
-				found.Tasks = append(found.Tasks, taskOf(s))
-				if left--; left == 0 {
-					break
-				}
-			}
-		}
-		return nil
-	})
+	}
+	return nil
 }
 
-func taskOf(s delay.State) task {
-	one := task{
-		ID: s.ID, Phase: s.Phase, Failures: s.Failures, Losses: s.Losses, Token: s.Token, Next: s.Next,
-		Bytes: len(s.Payload),
+// addPage adds the tasks of a phase, without those that have ended meanwhile. It reads their sizes and no payloads.
+func (t *tool) addPage(ctx context.Context, s *queueState, phase delay.Phase, members []redis.Z) error {
+	pipe, ids := t.rdb.Pipeline(), idsOf(members)
+	call := func(command, part string, fields ...string) *redis.Cmd {
+		words := []any{command, scripts.DelayKey(t.name, part)}
+		for _, f := range fields {
+			words = append(words, f)
+		}
+		c := redis.NewCmd(ctx, words...)
+		_ = pipe.Process(ctx, scripts.Once(c)) // only queues
+		return c
 	}
-	in := millis(s.In.Milliseconds())
-	switch s.Phase {
+	attempts := call("hmget", "attempts", ids...)
+	sizes, nexts := make([]*redis.Cmd, len(ids)), make([]*redis.Cmd, len(ids))
+	for i, id := range ids {
+		sizes[i], nexts[i] = call("hstrlen", "tasks", id), call("hexists", "later", id)
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return err
+	}
+	read, err := attempts.Slice()
+	for i, z := range members {
+		size, err2 := sizes[i].Int64()
+		next, err3 := nexts[i].Int64()
+		if err = cmp.Or(err, err2, err3); err != nil || i >= len(read) {
+			return cmp.Or(err, scripts.Unexpected(read))
+		}
+		if size > 0 {
+			one := taskOf(phase, s.until(z), attemptOf(read[i]))
+			one.ID, one.Bytes, one.Next = ids[i], max(0, size-int64(len("::"))), next == 1
+			s.Tasks = append(s.Tasks, one)
+		}
+	}
+	return nil
+}
+
+func taskOf(phase delay.Phase, in millis, a attempt) task {
+	one := task{Phase: phase, Failures: a.failures, Losses: a.losses, Token: a.token}
+	switch phase {
 	case delay.Claimed:
 		in = max(0, in)
-		one.Lease = &in
+		one.Lease, one.Cancelled = &in, a.mark == cancelled
 	case delay.Failed:
 		in = max(0, -in)
-		one.FailedAgo = &in
+		one.FailedAgo, one.Reason = &in, "exhausted"
+		if a.mark == lost {
+			one.Reason = string(delay.LostTooOften)
+		}
 	default:
 		one.Due = &in
 	}
 	return one
 }
 
+// counts says how many tasks there are.
+func (s *queueState) counts() string {
+	overdue := ""
+	if s.Overdue > 0 {
+		overdue = fmt.Sprintf(" (%d overdue)", s.Overdue)
+	}
+	return fmt.Sprintf("%d pending%s, %d claimed, %d failed", s.Pending, overdue, s.Claimed, s.Failed)
+}
+
 func (s *queueState) show(l lines) {
-	l.add("tasks", fmt.Sprintf("%d pending, %d claimed, %d failed", s.Pending, s.Claimed, s.Failed))
+	l.add("tasks", s.counts())
 	if s.Next != nil {
 		l.add("next", s.Next.due())
 	}
@@ -176,7 +315,7 @@ func (m millis) due() string {
 }
 
 func (t task) words() []string {
-	words := []string{quote(t.ID)}
+	words := []string{cut(quote(t.ID))}
 	switch {
 	case t.Lease != nil:
 		words = append(words, "lease "+t.Lease.String())
@@ -185,8 +324,14 @@ func (t task) words() []string {
 	case t.Due != nil:
 		words = append(words, t.Due.due())
 	}
-	words = append(words, plural(t.Bytes, "byte"))
+	words = append(words, plural(int(t.Bytes), "byte"))
 	var extra []string
+	if t.Cancelled {
+		extra = append(extra, "cancelled")
+	}
+	if t.Reason != "" {
+		extra = append(extra, t.Reason)
+	}
 	if t.Failures > 0 {
 		extra = append(extra, plural(t.Failures, "failure"))
 	}
@@ -200,4 +345,13 @@ func (t task) words() []string {
 		words = append(words, strings.Join(extra, ", "))
 	}
 	return words
+}
+
+// cut shortens a text that would make a table too wide.
+func cut(text string) string {
+	const most = 64
+	if runes := []rune(text); len(runes) > most {
+		return string(runes[:most-1]) + "…"
+	}
+	return text
 }
