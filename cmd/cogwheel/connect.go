@@ -47,6 +47,8 @@ func connect(redisURL string) (redis.UniversalClient, error) {
 
 // noteReplica says that the data may be old if the server is a replica.
 func (t *tool) noteReplica(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, t.timeout)
+	defer cancel()
 	maybe := false
 	switch rdb := t.rdb.(type) {
 	case *redis.ClusterClient:

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -13,4 +14,11 @@ var Run = run
 // Inspect runs inspect with a client.
 func Inspect(ctx context.Context, rdb redis.UniversalClient, name string) error {
 	return inspect(ctx, &tool{rdb: rdb, name: name, out: io.Discard, note: io.Discard})
+}
+
+// List runs list with a client.
+func List(ctx context.Context, rdb redis.UniversalClient, timeout time.Duration) error {
+	t := &tool{rdb: rdb, out: io.Discard, note: io.Discard}
+	t.timeout, t.scan = timeout, 10*page
+	return t.runWithin(ctx, commands["list"])
 }

@@ -22,7 +22,7 @@ const page = 1000
 // holdID is the beginning of the field that a hold has in the hash of its lock, here and in Java.
 var holdID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d+`)
 
-// list shows what is held under names that match a pattern.
+// list shows what is held and the queues with tasks, under names that match a pattern.
 func list(ctx context.Context, t *tool) error {
 	if t.scan < 1 {
 		return usageError("--scan must be at least 1")
@@ -32,18 +32,18 @@ func list(ctx context.Context, t *tool) error {
 	if err != nil {
 		return err
 	}
-	held := []report{}
+	listed := []report{}
 	for _, name := range names {
 		t.name = name
-		found, err := t.find(ctx)
+		found, err := t.findWithin(ctx)
 		if _, unusable := errors.AsType[usageError](err); unusable {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		if found = only(found, object.isHeld); len(found) > 0 {
-			held = append(held, report{name, found})
+		if found = only(found, object.isListed); len(found) > 0 {
+			listed = append(listed, report{name, found})
 		}
 	}
 	if !complete {
@@ -51,12 +51,13 @@ func list(ctx context.Context, t *tool) error {
 	}
 	switch {
 	case t.json:
-		return t.printJSON(held)
-	case len(held) == 0:
-		return fmt.Errorf("%w: no lock or permit is held under %s", errNotFound, quote(pattern))
+		return t.printJSON(listed)
+	case len(listed) == 0:
+		const none = "%w: no lock or permit is held, and no queue has tasks, under %s"
+		return fmt.Errorf(none, errNotFound, quote(pattern))
 	}
 	w := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
-	for _, r := range held {
+	for _, r := range listed {
 		for _, o := range r.Objects {
 			printf(w, "%s\t%s\t%s\n", quote(r.Name), o.Kind, o.summary())
 		}
@@ -64,15 +65,31 @@ func list(ctx context.Context, t *tool) error {
 	return w.Flush()
 }
 
-// isHeld reports whether a lock or a permit is held.
-func (o object) isHeld() bool {
-	return o.isLock() && o.Lock.Held || o.isSemaphore() && o.Permits.Held != nil && *o.Permits.Held > 0
+// findWithin is find with a timeout of its own.
+func (t *tool) findWithin(ctx context.Context) ([]object, error) {
+	ctx, cancel := context.WithTimeout(ctx, t.timeout)
+	defer cancel()
+	return t.find(ctx)
 }
 
-// summary is a line about what is held.
+// isListed reports whether a lock or a permit is held, or a queue has tasks.
+func (o object) isListed() bool {
+	switch {
+	case o.isLock():
+		return o.Lock.Held
+	case o.isSemaphore():
+		return o.Permits.Held != nil && *o.Permits.Held > 0
+	}
+	return o.isQueue() && o.Queue.Pending+o.Queue.Claimed+o.Queue.Failed > 0
+}
+
+// summary is a line about what is held, or the tasks of a queue.
 func (o object) summary() string {
-	if o.isSemaphore() {
+	switch {
+	case o.isSemaphore():
 		return fmt.Sprintf("%d held, %d free", *o.Permits.Held, o.Permits.Free)
+	case o.isQueue():
+		return o.Queue.counts()
 	}
 	text := "held, lease " + o.Lock.TTL.String()
 	for i, h := range o.Lock.Holders {
@@ -85,12 +102,12 @@ func (o object) summary() string {
 	return text
 }
 
-// leases are the ends of the keys that have the leases of held permits. Before them stands the name, in braces if it
-// has none itself.
-var leases = []string{":timeout", ":fair:leases"}
+// ends are the ends of the keys that have the leases of held permits and the tasks of queues, with the types of these
+// keys. Before them stands the name, in braces if it has none itself.
+var ends = map[string]string{":timeout": "zset", ":fair:leases": "zset", ":delay:tasks": "hash"}
 
-// candidates scans the keys for names that match a pattern. Something may be held under each of them. The scan is
-// complete if it has seen all keys.
+// candidates scans the keys for names that match a pattern. A lock, a semaphore or a queue may have each of them. The
+// scan is complete if it has seen all keys.
 func (t *tool) candidates(ctx context.Context, pattern string) (names []string, complete bool, err error) {
 	var mu sync.Mutex // of a cluster, the masters are asked at the same time
 	complete = true
@@ -102,10 +119,10 @@ func (t *tool) candidates(ctx context.Context, pattern string) (names []string, 
 	scan := func(ctx context.Context, node *redis.Client) error {
 		found, all, err := t.scanKeys(ctx, node, pattern, "hash", keepLocks)
 		add(found, all)
-		for _, end := range leases {
-			for _, match := range []string{"{" + pattern + "}" + end, pattern + end} {
-				if err == nil {
-					found, all, err = t.scanKeys(ctx, node, match, "zset", keepNames)
+		for end, kind := range ends {
+			for _, match := range []string{pattern + end, "{" + pattern + "}" + end} {
+				if err == nil && match != "{*}"+end { // the first one has found these
+					found, all, err = t.scanKeys(ctx, node, match, kind, keepNames)
 					add(found, all)
 				}
 			}
@@ -126,25 +143,34 @@ func (t *tool) scanKeys(
 	ctx context.Context, node *redis.Client, match, kind string,
 	keep func(ctx context.Context, node *redis.Client, keys []string) ([]string, error),
 ) (names []string, complete bool, err error) {
+	scan := func(cursor uint64, count int64) (uint64, error) {
+		ctx, cancel := context.WithTimeout(ctx, t.timeout)
+		defer cancel()
+		keys, next, err := node.ScanType(ctx, cursor, match, count, kind).Result()
+		if err == nil {
+			keys, err = keep(ctx, node, keys)
+		}
+		names = append(names, keys...)
+		return next, err
+	}
 	var cursor uint64
 	for left := t.scan; left > 0; left -= page {
-		var keys []string
-		if keys, cursor, err = node.ScanType(ctx, cursor, match, min(left, page), kind).Result(); err != nil {
+		if cursor, err = scan(cursor, min(left, page)); err != nil {
 			return nil, false, err
 		}
-		if keys, err = keep(ctx, node, keys); err != nil {
-			return nil, false, err
-		}
-		if names = append(names, keys...); cursor == 0 {
+		if cursor == 0 {
 			return names, true, nil
 		}
 	}
 	return names, false, nil
 }
 
+// ofQueue matches the hashes of a queue. Their fields are the ids of tasks, which may look like those of holds.
+var ofQueue = regexp.MustCompile(`:delay:(tasks|attempts|later|since)$`)
+
 // keepLocks returns the hashes that have the field of a hold.
 func keepLocks(ctx context.Context, node *redis.Client, keys []string) (locks []string, err error) {
-	if len(keys) == 0 {
+	if keys = slices.DeleteFunc(keys, ofQueue.MatchString); len(keys) == 0 {
 		return nil, nil
 	}
 	pipe := node.Pipeline()
@@ -164,10 +190,10 @@ func keepLocks(ctx context.Context, node *redis.Client, keys []string) (locks []
 	return locks, err
 }
 
-// keepNames returns the names of semaphores, of the keys of their leases.
+// keepNames returns the names of semaphores and queues, of the keys with these ends.
 func keepNames(_ context.Context, _ *redis.Client, keys []string) (names []string, err error) {
 	for _, key := range keys {
-		for _, end := range leases {
+		for end := range ends {
 			name, ok := strings.CutSuffix(key, end)
 			if !ok {
 				continue

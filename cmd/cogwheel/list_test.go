@@ -8,8 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	cogwheel "github.com/cogwheel-go/cogwheel/cmd/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/redislock"
 	"github.com/cogwheel-go/cogwheel/semaphore"
@@ -59,12 +61,32 @@ func TestList_ShowsWhatIsHeld(t *testing.T) {
 		}
 	}
 	all := []string{
-		"account:7", "account:9", "catalogue", "exports", "prices", "report", "shop:{7}:exports", "shop:{7}:stock", "stock:42", "uploads",
+		"account:7", "account:9", "catalogue", "exports", "orders", "prices", "report", "shop:{7}:exports", "shop:{7}:stock", "stock:42", "uploads",
 	}
 	require.Equal(t, all, listed(t, s.url))
 	require.Equal(t, []string{"shop:{7}:exports", "shop:{7}:stock"}, listed(t, s.url, "shop:*"))
 	require.Equal(t, []string{"account:7", "account:9"}, listed(t, s.url, "account:[79]"))
 	require.Equal(t, []string{"exports"}, listed(t, s.url, "exports"))
+}
+
+// Without tasks, nothing is left of a queue.
+func TestList_ShowsQueuesWithTasks(t *testing.T) {
+	t.Parallel()
+	s := startService(t)
+	ids := []string{"c8595da4-3359-43d5-8f3f-cae419f95f6e:1", "second"} // the first one could be that of a hold
+	for name, id := range map[string]string{"mails": ids[0], "shop:{7}:mails": ids[1], "idle": "none"} {
+		require.NoError(t, newQueue(t, s.rdb, name).Schedule(t.Context(), id, 0, nil))
+	}
+	_, err := newQueue(t, s.rdb, "idle").Cancel(t.Context(), "none")
+	require.NoError(t, err)
+	text := must(t, s.url, "list")
+	require.Regexp(t, `\nmails +queue +1 pending \(1 overdue\), 0 claimed, 0 failed\n`, text)
+	require.Regexp(t, `\norders +queue +2 pending, 1 claimed, 1 failed\n`, text)
+	require.NotContains(t, text, "idle")
+	require.NotContains(t, text, ":delay:")
+	require.Equal(t, []string{"mails"}, listed(t, s.url, "mai*"))
+	require.Equal(t, []string{"shop:{7}:mails"}, listed(t, s.url, "shop:*"))
+	require.Equal(t, []string{"shop:{7}:mails"}, listed(t, s.url, "shop:{7}:mails"))
 }
 
 // The user of docs/tool.md for the commands that read may list, and nothing changes.
@@ -87,7 +109,7 @@ func TestList_SaysThatItIsNotComplete(t *testing.T) {
 	_, err := pipe.Exec(t.Context())
 	require.NoError(t, err)
 	require.Contains(t, run(t, s.url, "list", "--scan", "1500").stderr, "the list is not complete: there are more than 1500 keys")
-	require.Len(t, listed(t, s.url, "--scan", "10000"), 8)
+	require.Len(t, listed(t, s.url, "--scan", "10000"), 9)
 }
 
 func TestList_AsksAllMastersOfACluster(t *testing.T) {
@@ -104,8 +126,31 @@ func TestList_AsksAllMastersOfACluster(t *testing.T) {
 		_, err := c.Mutex(names[i], redislock.WithLease(ever)).TryLock(t.Context())
 		require.NoError(t, err)
 	}
+	names = append(names, prefix+":tasks")
+	require.NoError(t, newQueue(t, cluster.Client(t), prefix+":tasks").Schedule(t.Context(), "first", ever, nil))
 	url := "redis://" + cluster.Masters[0].Addr() + "?addr=" + cluster.Masters[1].Addr()
 	require.Equal(t, names, listed(t, url, prefix+":*"))
+}
+
+// However many keys there are, the timeout is that of a page of them.
+func TestList_MayTakeLongerThanItsTimeout(t *testing.T) {
+	redistest.SkipIfShort(t)
+	t.Parallel()
+	var network redistest.FaultDialer
+	rdb := redistest.Start(t).Client(t, func(o *redis.Options) {
+		o.Dialer, o.ReadTimeout, o.ContextTimeoutEnabled = network.Dial, redistest.Patience, true
+	})
+	pipe := rdb.Pipeline()
+	for i := range 3000 {
+		pipe.Set(t.Context(), fmt.Sprint("filler:", i), "x", 0)
+	}
+	_, err := pipe.Exec(t.Context())
+	require.NoError(t, err)
+	const timeout = 4 * time.Second
+	network.Delay(0, timeout/10) // of each of more than ten pages
+	began := time.Now()
+	require.ErrorContains(t, cogwheel.List(t.Context(), rdb, timeout), "no lock or permit is held")
+	require.Greater(t, time.Since(began), timeout)
 }
 
 func TestVersion(t *testing.T) {

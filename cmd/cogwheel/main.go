@@ -42,7 +42,7 @@ Usage:
 
 Commands:
 
-    list [PATTERN] lists the locks and permits that are held, under names such as 'orders:*'
+    list [PATTERN] lists the locks and permits that are held, and the queues with tasks, under names such as 'orders:*'
     inspect NAME   shows what exists under a name: which kind of object, its holders, waiters, permits, limit or tasks
     permits NAME   shows a semaphore: permits that are free and held, and until when
     limit NAME     shows a rate limit: the limit and what is left of it
@@ -98,6 +98,7 @@ type command struct {
 	mayName  bool // one or none
 	names    bool // any number
 	offline  bool // without Redis
+	paged    bool // the timeout is that of a page
 	flags    func(*flag.FlagSet, *options)
 	run      func(context.Context, *tool) error
 }
@@ -136,9 +137,9 @@ func (o *options) counts(a ratelimit.Algorithm) func(string) error {
 
 var commands = map[string]command{
 	"list": {
-		usage: "list [--json] [--scan N] [PATTERN]", mayName: true, run: list,
-		about: "Lists the locks and permits that are held, with those that have a name that matches PATTERN as in\n" +
-			"the SCAN of Redis; without PATTERN, all. A list is no snapshot. It changes nothing in Redis.",
+		usage: "list [--json] [--scan N] [PATTERN]", mayName: true, paged: true, run: list,
+		about: "Lists the locks and permits that are held, and the queues that have tasks, with a name that matches\n" +
+			"PATTERN as in the SCAN of Redis, or all. A list is no snapshot. It changes nothing in Redis.",
 		flags: func(f *flag.FlagSet, o *options) {
 			f.Int64Var(&o.scan, "scan", 1_000_000, "how many keys of each server to look through")
 		},
@@ -275,13 +276,21 @@ func runCommand(ctx context.Context, name string, args []string, redisURL string
 		return err
 	}
 	defer t.rdb.Close()
-	ctx, cancel := context.WithTimeout(ctx, t.timeout+10*t.duration)
-	defer cancel()
-	err = c.run(ctx, t)
+	err = t.runWithin(ctx, c)
 	if err == nil || errors.Is(err, errNotFound) {
 		t.noteReplica(ctx)
 	}
 	return err
+}
+
+// runWithin runs a command within its timeout.
+func (t *tool) runWithin(ctx context.Context, c command) error {
+	if c.paged {
+		return c.run(ctx, t)
+	}
+	ctx, cancel := context.WithTimeout(ctx, t.timeout+10*t.duration)
+	defer cancel()
+	return c.run(ctx, t)
 }
 
 // parse reads the flags, which may stand before and after the operands; after -- there are operands only.

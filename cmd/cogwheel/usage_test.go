@@ -42,7 +42,7 @@ func TestUsage(t *testing.T) {
 		"negative time":          {url, "version --timeout -1s", 2, "--timeout must be longer than 0"},
 		"two patterns":           {url, "list a b", 2, "unexpected argument"},
 		"a scan of nothing":      {url, "list --scan 0", 2, "--scan must be at least 1"},
-		"nothing is held":        {url, "list no-such-*", 1, "no lock or permit is held under no-such-*"},
+		"nothing is held":        {url, "list no-such-*", 1, "no lock or permit is held, and no queue has tasks, under no-such-*"},
 		"TLS to a plain port":    {"rediss" + url[len("redis"):], "inspect --timeout 200ms a", 3, "use redis:// if it does not"},
 		"unknown flag":           {url, "inspect --all a", 2, "-all"},
 		"a flag of another":      {url, "inspect --force a", 2, "-force"},
@@ -90,7 +90,7 @@ func TestUsage_RedisHangs(t *testing.T) {
 	server := redistest.Start(t)
 	server.Pause()
 	defer server.Resume()
-	for _, command := range []string{"inspect", "permits", "limit", "tasks", "unlock"} {
+	for _, command := range []string{"list", "inspect", "permits", "limit", "tasks", "unlock"} {
 		r := run(t, "redis://"+server.Addr(), command, "--timeout", "100ms", "a")
 		require.Equal(t, 3, r.status)
 		require.Contains(t, r.stderr, "did not answer in time")
