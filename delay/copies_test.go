@@ -30,6 +30,8 @@ type process struct {
 	busy  int           // workers; all others are free
 	lost  int           // losses with which a task fails; 0 means 3
 
+	replaced *strings.Replacer // of what stands in the scripts, or nil
+
 	next    time.Duration // until the next event, of the last call of work
 	careful bool          // likewise
 	reports string        // likewise
@@ -71,6 +73,9 @@ func (p *process) tasks() (left []string) {
 func (p *process) source(s *scripts.Script) string {
 	const clock = "return time[1] * 1000000 + time[2]"
 	require.Equal(p.t, 1, strings.Count(s.Source(), clock), "%s reads the clock", s.Name())
+	if p.replaced != nil {
+		return p.replaced.Replace(s.Source())
+	}
 	if !p.at.IsZero() {
 		return strings.Replace(s.Source(), clock, fmt.Sprint("return ", p.at.UnixMicro()), 1)
 	}

@@ -356,6 +356,42 @@ func TestClaim_OfLongTasksIsBounded(t *testing.T) {
 	require.Equal(t, 1, claimed(3), "one task is never too long")
 }
 
+// A claim of long tasks, and one of ends before which others were scheduled, reads few that it has no room for.
+func TestClaim_ReadsFewTasksInVain(t *testing.T) {
+	redistest.SkipIfShort(t)
+	t.Parallel()
+	p := newProcess(t)
+	readBytes := func() int {
+		n, err := p.rdb.GetDel(t.Context(), "read:"+p.name).Int()
+		require.NoError(t, err)
+		return n
+	}
+	const hmget = "redis.call('HMGET', ...)"
+	p.replaced = strings.NewReplacer(hmget, "(function(values) for i = 1, #values do redis.call('INCRBY', 'read:"+p.name+
+		"', #(values[i] or '')) end return values end)("+hmget+")")
+	const tasks, most = 40, 6 << 20
+	long := strings.Repeat("x", 1<<20-1000)
+	scheduleAll := func(number int, in time.Duration) {
+		for i := range tasks {
+			p.edit(number+i, schedule(strconv.Itoa(i), in, long)...)
+		}
+		readBytes()
+	}
+	scheduleAll(1, 0)
+	var ends []any
+	for number := 1; len(ends) < 4*tasks; number++ {
+		_, found := p.work(number, tasks)
+		require.Less(t, readBytes(), most)
+		for _, a := range found {
+			ends = append(ends, "done", a.id, a.token, "")
+		}
+	}
+	scheduleAll(tasks+1, time.Hour)
+	recorded, _ := p.work(tasks+1, 0, ends...)
+	require.Positive(t, recorded)
+	require.Less(t, readBytes(), most)
+}
+
 // Redis counts microseconds. A time between two of them means the later one.
 func TestRules_ATimeIsRoundedUp(t *testing.T) {
 	t.Parallel()

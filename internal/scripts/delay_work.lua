@@ -121,12 +121,17 @@ if wanted > 0 and next_due <= now + ahead then
   end
 end
 
--- Tasks that were scheduled meanwhile are read with their texts: most_bytes of them, and 32 in vain. The other ends and leases wait for
--- the next call.
+-- page_after returns how many tasks are read after a number of them: as many as there is room for if they are as long, up to 32.
+local function page_after(count, bytes)
+  return count == 0 and 4 or math.max(1, math.min(32, math.floor((most_bytes - bytes) * count / bytes)))
+end
+
+-- Tasks that were scheduled meanwhile are read with their texts: most_bytes of them, and a page in vain. The other ends and leases wait
+-- for the next call.
 local read_count, later_bytes = 0, 0
 while read_count < #named and later_bytes <= most_bytes do
   local from = read_count + 1
-  read_count = math.min(read_count + 32, #named)
+  read_count = math.min(read_count + page_after(read_count, later_bytes), #named)
   read_part('later', named, from, read_count)
   for i = from, read_count do
     later_bytes = later_bytes + #(tasks[named[i]].later or '')
@@ -248,10 +253,10 @@ for _, id in ipairs(ended) do
   end
 end
 
--- read_texts reads the texts of up to 32 tasks that were found, from one on.
-local function read_texts(from)
+-- read_texts reads the texts of tasks that were found.
+local function read_texts(from, last)
   local unread = {}
-  for i = from, math.min(from + 31, #found) do
+  for i = from, last do
     if tasks[found[i]].text == nil then
       unread[#unread + 1] = found[i]
     end
@@ -259,12 +264,13 @@ local function read_texts(from)
   read_part('text', unread, 1, #unread)
 end
 
--- The reply has most_bytes of tasks, or one task. The others stay due. At most 32 tasks are read in vain. One without a text is removed.
+-- The reply has most_bytes of tasks, or one task. The others stay due. At most a page is read in vain. One without a text is removed.
 -- One that was lost before it had begun is claimed for a free worker only, so that its beginning is known.
-local ids, bytes = {}, 0
+local ids, bytes, text_count = {}, 0, 0
 for i, id in ipairs(found) do
-  if (i - 1) % 32 == 0 then
-    read_texts(i)
+  if i > text_count then
+    text_count = math.min(text_count + page_after(text_count, bytes), #found)
+    read_texts(i, text_count)
   end
   local task = tasks[id]
   local _, losses, _, _, lost = attempt_of(task.attempt)
