@@ -57,6 +57,7 @@ type FaultDialer struct {
 	conditions conditions
 	rules      []*rule
 	conns      map[*faultConn]struct{}
+	resets     int
 	changed    chan struct{} // closed when faults change
 }
 
@@ -131,9 +132,10 @@ func (d *FaultDialer) LoseCall(match string, n int) (call <-chan []byte) {
 	return r.call
 }
 
-// Reset cuts every open connection with a TCP reset.
+// Reset cuts every open connection with a TCP reset, and those that are being made.
 func (d *FaultDialer) Reset() {
 	d.mu.Lock()
+	d.resets++
 	conns := make([]*faultConn, 0, len(d.conns))
 	for c := range d.conns {
 		conns = append(conns, c)
@@ -172,7 +174,8 @@ func (d *FaultDialer) Dial(ctx context.Context, network, addr string) (net.Conn,
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if err := d.awaitPassage(ctx, network); err != nil {
+	resets, err := d.awaitPassage(ctx, network)
+	if err != nil {
 		return nil, err
 	}
 	inner, err := new(net.Dialer).DialContext(ctx, network, addr)
@@ -183,6 +186,10 @@ func (d *FaultDialer) Dial(ctx context.Context, network, addr string) (net.Conn,
 	c.silence, c.silenceEnd = net.Pipe()
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.resets != resets {
+		_ = inner.Close()
+		return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNRESET}
+	}
 	if d.conns == nil {
 		d.conns = make(map[*faultConn]struct{})
 	}
@@ -190,11 +197,11 @@ func (d *FaultDialer) Dial(ctx context.Context, network, addr string) (net.Conn,
 	return c, nil
 }
 
-// awaitPassage waits while a blackhole loses the handshake.
-func (d *FaultDialer) awaitPassage(ctx context.Context, network string) error {
+// awaitPassage waits while a blackhole loses the handshake. It returns the number of resets by then.
+func (d *FaultDialer) awaitPassage(ctx context.Context, network string) (resets int, err error) {
 	for {
 		d.mu.Lock()
-		faults := d.conditions.faults
+		faults, resets := d.conditions.faults, d.resets
 		if d.changed == nil {
 			d.changed = make(chan struct{})
 		}
@@ -203,15 +210,15 @@ func (d *FaultDialer) awaitPassage(ctx context.Context, network string) error {
 		switch {
 		case faults&Refuse != 0:
 			d.effects.Add(1)
-			return &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
+			return 0, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
 		case faults&(BlackholeUp|BlackholeDown) == 0:
-			return nil
+			return resets, nil
 		}
 		d.effects.Add(1)
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return &net.OpError{Op: "dial", Net: network, Err: os.ErrDeadlineExceeded}
+			return 0, &net.OpError{Op: "dial", Net: network, Err: os.ErrDeadlineExceeded}
 		}
 	}
 }

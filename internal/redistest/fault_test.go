@@ -2,6 +2,7 @@ package redistest_test
 
 import (
 	"os"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -208,6 +209,26 @@ func TestFaultDialer_Reset(t *testing.T) {
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 	require.Zero(t, d.Conns())
 	require.NoError(t, conn.Close(), "Close succeeds after a reset by the other side")
+}
+
+func TestFaultDialer_ResetOfADialInProgress(t *testing.T) {
+	t.Parallel()
+	addr := redistest.Shared(t).Addr()
+	for i := range 200 {
+		d := &redistest.FaultDialer{}
+		dialed := make(chan struct{})
+		go func() {
+			defer close(dialed)
+			_, _ = d.Dial(t.Context(), "tcp", addr)
+		}()
+		for range i * 50 { // other instants of the dial
+			runtime.Gosched()
+		}
+		d.Set(redistest.Refuse)
+		d.Reset()
+		<-dialed
+		require.Zero(t, d.Conns())
+	}
 }
 
 func TestFaultDialer_Slice(t *testing.T) {
