@@ -5,6 +5,8 @@
 
 LINT_VERSION := v2.15.0
 LINT := $(CURDIR)/bin/golangci-lint-$(LINT_VERSION)
+GOTESTSUM_VERSION := v1.13.0
+GOTESTSUM := $(CURDIR)/bin/gotestsum-$(GOTESTSUM_VERSION)
 VULN_VERSION := v1.1.4
 LICENCES_VERSION := v1.6.0
 TEST_TIMEOUT ?= 15m
@@ -21,25 +23,54 @@ define each
 	@for dir in $(MODULES); do (cd $$dir && echo "$$dir: $(strip $(1))" && $(1)) || exit 1; done
 endef
 
-.PHONY: test check quick test-browser test-386 lint fmt tour bench-smoke bench bench-limits bench-locks bench-semaphores fuzz redis race
+.PHONY: test test-all documents test-browser test-386 lint fmt tour bench-smoke bench bench-limits bench-locks bench-semaphores fuzz redis race
 
 # The longest first, and one that computes (wheel) beside those that wait, or they would run alone at the end.
 LONGEST := ./wheel ./redislock ./ratelimit ./semaphore
 TEST = -vet=all -race -count=1 -timeout $(TEST_TIMEOUT)
 
-# The modules of make test; make check has the others.
+# The modules of make test; make test-all has the others too.
 TESTED := . cogwheeltest examples
 
-## test: the library, cogwheeltest and the examples: vet and their tests with the race detector, against real redis-server
-## processes that they start.
-## COGWHEEL_FULL=1 gives races, sweeps and tests of scale their full size, as .ci/run does.
+## test: what to run before a commit, about three minutes: the library, cogwheeltest and the examples: vet, and their tests without
+## clusters, other processes, sweeps and scale, with the race detector, against real redis-server processes that they start.
 ## REDIS_SERVER=path runs that redis-server or valkey-server, of version 6.2 or later, instead of the one on PATH.
 test: redis race
-	@$(NOTHING_LEFT) go test $(TEST) $(LONGEST) ./...
-	@$(NOTHING_LEFT) go test -C cogwheeltest $(TEST) ./...
-	@$(NOTHING_LEFT) go test -C examples $(TEST) ./...
+	@$(MAKE) --no-print-directory -j2 --output-sync=line test-library test-users
 
-## test-newest: test with the newest go-redis; test has the oldest that the library works with, which go.mod requires.
+.PHONY: test-library test-users
+test-library:
+	@$(NOTHING_LEFT) go test -short $(TEST) $(LONGEST) ./...
+
+test-users:
+	@$(NOTHING_LEFT) go test -C cogwheeltest -short $(TEST) ./...
+	@$(NOTHING_LEFT) go test -C examples -short $(TEST) ./...
+
+## test-all: all tests of all modules at their full size, and the ten slowest of them. With promtool, of Debian's package prometheus, also
+## the alerts.
+test-all: export COGWHEEL_FULL := 1
+test-all: redis race $(GOTESTSUM)
+	@rm -rf bin/tests && mkdir -p bin/tests
+	@promtool="$$(.ci/install-promtool)" && PROMTOOL="$$promtool" $(NOTHING_LEFT) $(MAKE) --no-print-directory test-modules
+	@cat bin/tests/*.json | $(GOTESTSUM) tool slowest --num 10
+
+.PHONY: test-modules
+test-modules: # benchmarks run one after the other, and their plotting library takes a minute to build for the race detector
+	$(call each, $(GOTESTSUM) --format pkgname --jsonfile $(CURDIR)/bin/tests/$$(echo $$dir | tr / -).json -- \
+		$(filter-out -race,$(TEST)) $$([ $$dir = benchmarks ] || echo -race) $$([ $$dir != . ] || echo $(LONGEST)) ./...)
+
+# Built as the linter is.
+$(GOTESTSUM):
+	@mkdir -p bin/install-gotestsum
+	GOBIN=$(CURDIR)/bin/install-gotestsum go install gotest.tools/gotestsum@$(GOTESTSUM_VERSION)
+	@mv bin/install-gotestsum/gotestsum $@ && rmdir bin/install-gotestsum
+
+## documents: the tests of the documents and of the list of the API, and the commands that documents print.
+documents: redis race
+	CHECK_COMMANDS=1 go test -count=1 -timeout $(TEST_TIMEOUT) ./internal/docscheck
+
+## test-newest: test-all of the library and its users with the newest go-redis; test has the oldest that the library works with, which
+## go.mod requires.
 .PHONY: test-newest
 test-newest: redis race
 	$(call newest, ., $(LONGEST))
@@ -53,23 +84,6 @@ define newest
 	go get -C $(1) $(NEWEST) github.com/redis/go-redis/v9@latest
 	@$(NOTHING_LEFT) go test -C $(1) $(NEWEST) $(TEST) $(2) ./...
 endef
-
-## check: the other modules (contrib, examples/routers, examples/service, benchmarks, robustness), and the
-## commands that documents print. With promtool, of Debian's package prometheus, also the alerts.
-check: redis race
-	@promtool="$$(.ci/install-promtool)" && PROMTOOL="$$promtool" $(NOTHING_LEFT) $(MAKE) --no-print-directory check-modules
-	CHECK_COMMANDS=1 go test -count=1 -timeout $(TEST_TIMEOUT) -run TestCommands_Run ./internal/docscheck
-
-.PHONY: check-modules
-check-modules: MODULES := $(filter-out $(TESTED),$(MODULES))
-check-modules: # benchmarks run one after the other, and their plotting library takes a minute to build for the race detector
-	$(call each, go test -vet=all $$([ $$dir = benchmarks ] || echo -race) -count=1 -timeout $(TEST_TIMEOUT) ./...)
-
-## quick: the tests that catch most mistakes, in under a minute: no clusters, processes, sweeps or scale, and no race detector.
-quick: redis
-	go test -short -parallel 8 ./...
-	go test -C cogwheeltest -short -parallel 8 ./...
-	go test -C examples -short -parallel 8 ./...
 
 ## test-browser: the status page of examples/service in a headless Chromium, which is installed if there is none. Writes docs/statusz.png.
 test-browser: redis

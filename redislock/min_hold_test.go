@@ -151,6 +151,7 @@ func TestWithMinHold_ForceUnlockFreesAtOnce(t *testing.T) {
 // The lease of an acquisition is at least the minimum, so it outlasts a holder that dies. Renewals follow the lease:
 // they keep a long hold, and Unlock after the minimum frees it at once.
 func TestWithMinHold_AboveTheLease(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	c, rdb, name := onSharedServer(t)
 	const short, minimum = safeLease, 2 * safeLease

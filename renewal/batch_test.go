@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/testsize"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -60,7 +61,8 @@ func TestRenewer_BatchesWhatIsDueTogether(t *testing.T) {
 func TestRenewer_LeasesOfOneWindowShareAWakeUpOfTheWheel(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const leases, ttl, minutes = 3000, 30 * time.Second, 10
+		const leases, ttl = 3000, 30 * time.Second
+		minutes := testsize.Of(2, 10)
 		w, err := wheel.New()
 		require.NoError(t, err)
 		r, err := renewal.New(w)
@@ -71,12 +73,12 @@ func TestRenewer_LeasesOfOneWindowShareAWakeUpOfTheWheel(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		before, renewed := w.Stats().Wakeups, b.renewals()
-		time.Sleep(minutes * time.Minute)
+		time.Sleep(time.Duration(minutes) * time.Minute)
 		woken, renewals := w.Stats().Wakeups-before, b.renewals()-renewed
 		require.GreaterOrEqual(t, renewals, leases*minutes*6, "a renewal of each every ten seconds")
 		require.LessOrEqual(t, renewals, leases*minutes*7)
 		// For each window the wheel wakes to collect and to send.
-		windows := minutes * int64(time.Minute/renewal.Window(ttl))
+		windows := int64(minutes) * int64(time.Minute/renewal.Window(ttl))
 		require.GreaterOrEqual(t, woken, windows)
 		require.LessOrEqual(t, woken, 5*windows)
 		require.NoError(t, r.Close(t.Context()))

@@ -248,6 +248,7 @@ func (b *bench) calledByUser(s scenario) {
 // Whatever right a user lacks, and whatever its keys hold, a script leaves the state before or the complete
 // one.
 func TestScripts_LeaveNoHalf(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	b := newBench(t)
 	now := func() int64 { return b.admin.Time(t.Context()).Val().UnixMilli() }
