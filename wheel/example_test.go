@@ -2,10 +2,12 @@ package wheel_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"log"
 	"sync"
 	"time"
+
+	"github.com/benbjohnson/clock"
 
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -51,55 +53,51 @@ func ExampleTimer_Reschedule() {
 	// too late: false
 }
 
-func ExampleWheel_Every() {
-	w, stop := exampleWheel()
-	defer stop()
-	beats := make(chan int)
-	n := 0
-	heartbeat, _ := w.Every(time.Millisecond, func() { n++; beats <- n })
-	fmt.Println(<-beats, <-beats, <-beats)
-	heartbeat.Stop()
-	select { // a firing may have been in progress
-	case <-beats:
-	default:
+// An entry that Stop returns is the caller's again: here, jobs are written down for the next start.
+func ExampleUnprocessed() {
+	w, err := wheel.New()
+	if err != nil {
+		log.Fatal(err)
 	}
-	// Output: 1 2 3
-}
-
-func ExampleWheel_Schedule() {
-	w, stop := exampleWheel()
-	defer stop()
-	fired := make(chan int)
-	n := 0
-	thrice := wheel.ScheduleFunc(func(prev time.Time) time.Time {
-		if n == 3 {
-			return time.Time{} // there is no further instant
-		}
-		return prev.Add(time.Millisecond)
-	})
-	if _, err := w.Schedule(thrice, func(time.Time) { n++; fired <- n }); err != nil {
-		panic(err)
+	if _, err := w.AfterFunc(time.Hour, func() { fmt.Println("invoice 7 is sent") }); err != nil {
+		log.Fatal(err)
 	}
-	fmt.Println(<-fired, <-fired, <-fired)
-	// Output: 1 2 3
-}
-
-func ExampleScheduleFunc() {
-	// On the first of each month at six in the morning.
-	monthly := wheel.ScheduleFunc(func(prev time.Time) time.Time {
-		next := time.Date(prev.Year(), prev.Month(), 1, 6, 0, 0, 0, prev.Location())
-		if !next.After(prev) {
-			next = time.Date(prev.Year(), prev.Month()+1, 1, 6, 0, 0, 0, prev.Location())
-		}
-		return next
-	})
-	newYear := time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
-	first := monthly.Next(newYear)
-	fmt.Println(first)
-	fmt.Println(monthly.Next(first))
+	within, cancel := context.WithTimeout(context.Background(), 5*time.Second) // for callbacks that run
+	defer cancel()
+	rest, err := w.Stop(within)
+	if err != nil {
+		log.Print("callbacks still run: ", err)
+	}
+	for _, entry := range rest {
+		fmt.Println("left:", entry.Left.Round(time.Minute))
+		entry.Func() // or now
+	}
 	// Output:
-	// 2026-01-01 06:00:00 +0000 UTC
-	// 2026-02-01 06:00:00 +0000 UTC
+	// left: 1h0m0s
+	// invoice 7 is sent
+}
+
+// Sessions that end after half an hour without a request.
+func ExampleKeyed() {
+	sessions, err := wheel.NewKeyed(func(id uint64, user string) { fmt.Println("session", id, "of", user, "has expired") })
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, _, err := sessions.Set(7, "ada", 30*time.Minute); err != nil { // it logs in
+		log.Fatal(err)
+	}
+	fmt.Println("a request:", sessions.Reschedule(7, 30*time.Minute))
+	user, ok := sessions.Remove(7) // it logs out
+	fmt.Println(user, ok)
+	fmt.Println("a request:", sessions.Reschedule(7, 30*time.Minute))
+
+	left, err := sessions.Stop(context.Background())
+	fmt.Println(len(left), err)
+	// Output:
+	// a request: true
+	// ada true
+	// a request: false
+	// 0 <nil>
 }
 
 func ExampleExecutorFunc() {
@@ -131,63 +129,23 @@ func ExampleExecutorFunc() {
 	// Output: done by the pool
 }
 
-func ExampleWheel_NewTimeout() {
-	w, stop := exampleWheel()
-	defer stop()
-	var wg sync.WaitGroup
-	wg.Add(1)
-	expired, _ := w.NewTimeout(wheel.TimerTaskFunc(func(t *wheel.Timeout) {
-		fmt.Println("expired:", t.IsExpired())
-		wg.Done()
-	}), time.Millisecond)
-	wg.Wait()
-	fmt.Println("cancelled too late:", expired.Cancel())
-	// Output:
-	// expired: true
-	// cancelled too late: false
-}
-
-func ExampleWheel_WithTimeout() {
-	w, stop := exampleWheel()
-	defer stop()
-	ctx, cancel := w.WithTimeout(context.Background(), time.Millisecond)
-	defer cancel()
-	<-ctx.Done()
-	fmt.Println(ctx.Err(), errors.Is(context.Cause(ctx), context.DeadlineExceeded))
-	// Output: context deadline exceeded true
-}
-
-func ExampleWheel_Stop() {
-	w, err := wheel.New()
+// A test moves the time itself. In a bubble of testing/synctest no Clock is needed.
+func ExampleWithClock() {
+	mock := clock.NewMock()
+	w, err := wheel.New(wheel.WithClock(mock))
 	if err != nil {
-		panic(err)
+		log.Fatal(err)
 	}
-	_, _ = w.AfterFunc(time.Hour, func() { fmt.Println("flushed") })
-	rest, err := w.Stop(context.Background())
-	if err != nil {
-		panic(err)
+	defer w.Stop(context.Background())
+	closed := make(chan string)
+	if _, err := w.AfterFunc(30*time.Minute, func() { closed <- "order 7 is closed" }); err != nil {
+		log.Fatal(err)
 	}
-	for _, u := range rest { // what has not fired is the caller's again
-		u.Func()
-	}
-	_, err = w.AfterFunc(0, func() {})
-	fmt.Println(err)
+	mock.Add(29 * time.Minute)
+	fmt.Println("pending:", w.Len())
+	mock.Add(time.Minute)
+	fmt.Println(<-closed)
 	// Output:
-	// flushed
-	// wheel: stopped
-}
-
-func ExampleNewTyped() {
-	expired := make(chan uint64, 1)
-	sessions, err := wheel.NewTyped(func(id uint64) { expired <- id }) // no closure per session
-	if err != nil {
-		panic(err)
-	}
-	_, _ = sessions.Add(time.Millisecond, 42)
-	fmt.Println("expired:", <-expired)
-	rest, err := sessions.Stop(context.Background())
-	fmt.Println("left:", len(rest), err)
-	// Output:
-	// expired: 42
-	// left: 0 <nil>
+	// pending: 1
+	// order 7 is closed
 }
