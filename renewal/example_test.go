@@ -64,9 +64,9 @@ func ExampleRenewer() {
 	hall.mu.Unlock()
 
 	<-bob.Done()
-	fmt.Println("bob:", errors.Is(bob.Err(), renewal.ErrGone))
+	fmt.Println(bob.ID(), "has lost", bob.Key(), errors.Is(bob.Err(), renewal.ErrGone))
 	fmt.Println("ann:", ann.Close(nil), ann.Err())
 	// Output:
-	// bob: true
+	// bob has lost 7B true
 	// ann: true renewal: lease released
 }
