@@ -25,10 +25,9 @@ func (r *fencedStore) write(token int64, value string) bool {
 // A fencing token protects against a holder that was suspended, lost the lock, and acts afterwards. No lock
 // can prevent that by itself.
 func ExampleWithFencing() {
-	locks, _, done := exampleClient()
-	defer done()
 	ctx := context.Background()
-	orders := locks.Mutex("example:fenced", redislock.WithFencing())
+	locks := newLocks()
+	orders := locks.Mutex("fenced", redislock.WithFencing())
 	var store fencedStore
 
 	first, err := orders.Lock(ctx)
@@ -40,7 +39,7 @@ func ExampleWithFencing() {
 		log.Fatal(err)
 	}
 	second, err := locks.Mutex(
-		"example:fenced", redislock.WithFencing(), redislock.WithHandoff(0, 0),
+		"fenced", redislock.WithFencing(), redislock.WithHandoff(0, 0),
 	).TryLock(ctx)
 	if err != nil {
 		log.Fatal(err)
@@ -54,62 +53,4 @@ func ExampleWithFencing() {
 	// old holder: false
 	// value: new
 	// lost: true unlocked: true
-}
-
-// A service in Java takes the same locks with Redisson's getFencedLock, which counts on from the last token.
-func ExampleSharedWithJava() {
-	locks, rdb, done := exampleClient()
-	defer done()
-	ctx := context.Background()
-	lock, err := locks.Mutex("example:shared", redislock.WithFencing(redislock.SharedWithJava())).Lock(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer lock.Unlock(ctx)
-
-	fmt.Println("expires:", rdb.TTL(ctx, "redisson_lock_token:{example:shared}").Val() > 0)
-	// Output: expires: false
-}
-
-// An Owner in the context makes locks reentrant: functions that lock can call each other.
-func ExampleContextWithOwner() {
-	locks, _, done := exampleClient()
-	defer done()
-	ctx := redislock.ContextWithOwner(context.Background(), &redislock.Owner{})
-	account := locks.Mutex("example:account")
-
-	deposit := func(ctx context.Context) error {
-		return account.Do(ctx, func(context.Context) error {
-			fmt.Println("deposit")
-			return nil
-		})
-	}
-	err := account.Do(ctx, func(ctx context.Context) error {
-		fmt.Println("transfer")
-		return deposit(ctx) // the caller holds the lock already
-	})
-	fmt.Println("error:", err)
-	// Output:
-	// transfer
-	// deposit
-	// error: <nil>
-}
-
-// LockFunc waits without a goroutine, so thousands of callers may wait.
-func ExampleMutex_LockFunc() {
-	locks, _, done := exampleClient()
-	defer done()
-	ctx := context.Background()
-
-	served := make(chan struct{})
-	locks.Mutex("example:later").LockFunc(ctx, func(l *redislock.Lock, err error) {
-		defer close(served)
-		if err != nil {
-			log.Fatal(err)
-		}
-		fmt.Println("held:", l.Valid(), "unlock:", l.Unlock(ctx))
-	})
-	<-served
-	// Output:
-	// held: true unlock: <nil>
 }
