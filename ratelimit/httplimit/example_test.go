@@ -2,16 +2,38 @@ package httplimit_test
 
 import (
 	"fmt"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"strings"
 
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/ratelimit/httplimit"
 )
 
+// newLimits returns the Client that a process makes once: ratelimit.New(rdb). It is closed after all examples.
+func newLimits() *ratelimit.Client {
+	limits, err := ratelimit.New(redistest.Open(), ratelimit.WithTimeout(redistest.Patience))
+	if err != nil {
+		log.Fatal(err)
+	}
+	redistest.AtEnd(limits.Close)
+	return limits
+}
+
 var hello = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) })
+
+// request sends a request to a handler.
+func request(h http.Handler, path string, header ...string) *httptest.ResponseRecorder {
+	r, w := httptest.NewRequest(http.MethodGet, path, nil), httptest.NewRecorder()
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	h.ServeHTTP(w, r)
+	return w
+}
 
 // show prints what a client gets for a request.
 func show(h http.Handler, from, user string, fields ...string) {
@@ -101,6 +123,29 @@ func ExampleMiddleware_Decide() {
 	// 429 too many requests
 }
 
+// A KeyFunc may limit by whatever a request shows. Here, requests with a token count for the token, those
+// without for their address, and health checks are not limited.
+func ExampleKeyFunc() {
+	key := func(r *http.Request) (string, bool) {
+		if r.URL.Path == "/healthz" {
+			return "", false
+		}
+		if token := r.Header.Get("Authorization"); token != "" { // checked by a handler around this one
+			return "token " + token, true
+		}
+		return httplimit.ByRemoteAddr(r)
+	}
+	perClient := newLimits().Limiter("api", ratelimit.PerHour(1))
+	handler := httplimit.New(perClient, key)(http.NotFoundHandler())
+	fmt.Println(request(handler, "/", "Authorization", "ada").Code, request(handler, "/", "Authorization", "ada").Code)
+	fmt.Println(request(handler, "/", "Authorization", "bob").Code, request(handler, "/").Code)
+	fmt.Println(request(handler, "/healthz").Code, request(handler, "/healthz").Code)
+	// Output:
+	// 404 429
+	// 404 404
+	// 404 404
+}
+
 // Behind a proxy that replaces a field of its own, the client is the address in it. Customers with an IPv6
 // network of 56 bits count as one client.
 func ExampleByAddress() {
@@ -123,17 +168,32 @@ func ExampleByAddress() {
 	// 198.51.100.7
 }
 
-// Fields can be combined, for clients that know the older ones only.
-func ExampleWithFields() {
-	limits := newLimits()
-	perAddress := limits.Limiter("api", ratelimit.PerMinute(2))
-	for _, fields := range []httplimit.Fields{
-		httplimit.RateLimitFields | httplimit.XRateLimitFields, httplimit.NoFields,
-	} {
-		h := httplimit.New(perAddress, httplimit.ByRemoteAddr, httplimit.WithFields(fields))(hello)
-		show(h, "", "", "RateLimit-Policy", "X-RateLimit-Limit")
+// A batch costs as much as it has parts. Responses have a form that the clients know.
+func ExampleOption() {
+	perAddress := newLimits().Limiter("api", ratelimit.PerHour(10))
+	problem := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusTooManyRequests)
+		_, _ = w.Write([]byte(`{"title":"too many requests"}`))
+	}
+	failed := func(w http.ResponseWriter, r *http.Request, err error) {
+		log.Printf("%s: %v", r.URL.Path, err)
+		w.Header().Set("Retry-After", "5")
+		http.Error(w, "please try again soon", http.StatusServiceUnavailable)
+	}
+	limited := httplimit.New(perAddress, httplimit.ByRemoteAddr,
+		httplimit.WithCost(func(r *http.Request) int64 { return int64(max(1, len(r.URL.Query()["id"]))) }), // by the ids
+		httplimit.WithDenied(http.HandlerFunc(problem)),
+		httplimit.WithFailed(failed),
+	)
+	handler := limited(http.NotFoundHandler())
+	for range 4 {
+		response := request(handler, "/?id=1&id=2&id=3")
+		fmt.Println(response.Code, response.Header().Get("RateLimit-Policy"))
 	}
 	// Output:
-	// 200 RateLimit-Policy: "default";q=2;w=60 X-RateLimit-Limit: 2
-	// 200
+	// 404 "default";q=10;w=3600
+	// 404 "default";q=10;w=3600
+	// 404 "default";q=10;w=3600
+	// 429 "default";q=10;w=3600
 }
