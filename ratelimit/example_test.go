@@ -7,54 +7,173 @@ import (
 	"log"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// A limit for each user: the burst at once, and then one after the other.
-func ExampleClient_Limiter() {
-	ctx := context.Background()
-	limits := newLimits()
+// newRedis returns a client of an empty Redis for an Example. In a program it is redis.NewClient,
+// redis.NewFailoverClient or redis.NewClusterClient.
+var newRedis = redistest.Open
 
-	logins := limits.Limiter("login", ratelimit.PerHour(3).WithBurst(2))
+// newLimits returns the Client that a process makes once: ratelimit.New(rdb). It is closed after all examples.
+func newLimits() *ratelimit.Client {
+	limits, err := ratelimit.New(newRedis())
+	if err != nil {
+		log.Fatal(err)
+	}
+	redistest.AtEnd(limits.Close)
+	return limits
+}
+
+// One Client for the process, and a limit for each user.
+func Example() {
+	ctx := context.Background()
+	rdb := newRedis() // redis.NewClient(&redis.Options{Addr: "localhost:6379"})
+	limits, err := ratelimit.New(rdb)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer limits.Close(ctx)
+
+	perUser := limits.Limiter("api", ratelimit.PerMinute(60).WithBurst(2))
 	for range 3 {
-		r, err := logins.Allow(ctx, "ada")
-		if err != nil {
+		switch r, err := perUser.Allow(ctx, "ada"); {
+		case err != nil:
 			log.Fatal(err) // Redis is down; see WithPolicy
-		}
-		if r.Allowed {
-			fmt.Println("allowed, left:", r.Remaining)
-		} else {
-			fmt.Println("try again in", r.RetryAfter.Round(time.Minute))
+		case r.Allowed:
+			fmt.Println("serving ada")
+		default:
+			fmt.Println("too many requests; soon:", r.RetryAfter <= time.Second)
 		}
 	}
 	// Output:
-	// allowed, left: 1
-	// allowed, left: 0
-	// try again in 20m0s
+	// serving ada
+	// serving ada
+	// too many requests; soon: true
 }
 
-// A limit that stands in Redis, for all processes, services in Java included. Waiters stand in line.
-func ExampleClient_StoredLimiter() {
-	ctx := context.Background()
+// Each Limiter has a prefix for its keys, a limit, and options such as the algorithm.
+func ExampleLimiter() {
 	limits := newLimits()
+	perUser := limits.Limiter("api", ratelimit.PerSecond(10).WithBurst(20)) // GCRA
+	quota := limits.Limiter("quota", ratelimit.PerHour(100), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+	smooth := limits.Limiter("smooth", ratelimit.PerHour(100), ratelimit.WithAlgorithm(ratelimit.SlidingWindow))
+	letters := limits.Limiter("letters", ratelimit.Limit{Rate: 3, Per: 2 * time.Second, Burst: 1}) // any other limit
+	for _, limiter := range []*ratelimit.Limiter{perUser, quota, smooth, letters} {
+		fmt.Println(limiter.RedisKey("ada"), limiter.Limit())
+	}
+	// Output:
+	// api:{ada} 10 per 1s, burst 20
+	// quota:{ada}:window 100 per 1h0m0s, burst 100
+	// smooth:{ada}:sliding 100 per 1h0m0s, burst 100
+	// letters:{ada} 3 per 2s, burst 1
+}
 
-	partner := limits.StoredLimiter("partner-api") // getRateLimiter("partner-api") in Java
-	if err := partner.SetRate(ctx, ratelimit.PerHour(100)); err != nil {
-		log.Fatal(err)
+// AllowUpTo takes what there is, for work that can be cut: here, a batch of messages.
+func ExampleLimiter_AllowUpTo() {
+	ctx := context.Background()
+	messages := newLimits().Limiter("messages", ratelimit.PerHour(30))
+	for range 2 {
+		r, err := messages.AllowUpTo(ctx, "newsletter", 20)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("sending", r.Granted)
 	}
-	if err := partner.WaitN(ctx, 100); err != nil {
-		log.Fatal(err)
+	// Output:
+	// sending 20
+	// sending 10
+}
+
+// Wait blocks until it is the caller's turn. It fails at once if the turn would come after the deadline.
+func ExampleLimiter_Wait() {
+	ctx := context.Background()
+	calls := newLimits().Limiter("partner", ratelimit.Limit{Rate: 20, Per: time.Second, Burst: 1})
+	for i := range 3 {
+		if err := calls.Wait(ctx, "acme"); err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("call", i)
 	}
-	fmt.Println("a hundred calls may go out")
 
 	short, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	if err := partner.Wait(short); errors.Is(err, ratelimit.ErrWouldExceedDeadline) {
-		fmt.Println("the next one not within a minute")
+	slow := newLimits().Limiter("letters", ratelimit.PerHour(1))
+	fmt.Println(slow.Wait(short, "acme"))
+	fmt.Println(errors.Is(slow.Wait(short, "acme"), ratelimit.ErrWouldExceedDeadline))
+	// Output:
+	// call 0
+	// call 1
+	// call 2
+	// <nil>
+	// true
+}
+
+// Reserve takes permits now for a later time, and Cancel gives them back.
+func ExampleLimiter_Reserve() {
+	ctx := context.Background()
+	mails := newLimits().Limiter("mails", ratelimit.PerMinute(2).WithBurst(1))
+	for range 3 {
+		r, err := mails.Reserve(ctx, "ada", 1)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("to be sent in", r.Delay().Round(15*time.Second))
+		if r.Delay() > 0 {
+			cancelled, err := r.Cancel(ctx) // the mail is not needed after all
+			fmt.Println("cancelled:", cancelled, err)
+		}
 	}
 	// Output:
-	// a hundred calls may go out
-	// the next one not within a minute
+	// to be sent in 0s
+	// to be sent in 30s
+	// cancelled: true <nil>
+	// to be sent in 30s
+	// cancelled: true <nil>
+}
+
+// The cost of a call to a language model is known when it has ended.
+func ExampleLimiter_TryReserve() {
+	ctx := context.Background()
+	limits := newLimits()
+	complete := func(string) (used int64) { return 300 }
+	tokens := limits.Limiter("tokens", ratelimit.PerMinute(10_000))
+	r, err := tokens.TryReserve(ctx, "ada", 2000)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if r.Allowed {
+		used := complete("a poem")
+		if err := r.Reservation.Settle(ctx, used); err != nil {
+			log.Print(err)
+		}
+	}
+	state, err := tokens.Peek(ctx, "ada")
+	fmt.Println(state.Remaining >= 9700, err)
+	// Output: true <nil>
+}
+
+// Tenants have limits of their own, which nothing is kept for.
+func ExampleLimiter_With() {
+	ctx := context.Background()
+	limits := newLimits()
+
+	tenants := limits.Limiter("tenant", ratelimit.PerHour(100))
+	free, gold := ratelimit.PerHour(10), ratelimit.PerHour(1000)
+	r, err := tenants.With(free).AllowN(ctx, "eve", 5)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("half is left:", r.Remaining, "of", r.Limit)
+	if r, err = tenants.With(gold).Peek(ctx, "eve"); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("half is left:", r.Remaining > 450, "of", r.Limit)
+	// Output:
+	// half is left: 5 of 10
+	// half is left: true of 1000
 }
 
 // A limit for each user and one for the service: a request is charged to both or to neither.
@@ -77,23 +196,94 @@ func ExampleClient_All() {
 	// false user: 0 service: 80
 }
 
-// Tenants have limits of their own, which nothing is kept for.
-func ExampleLimiter_With() {
+// In a cluster, limits that are decided together must be in one slot. Here the keys of users take the service
+// as their tag, as the key of the service itself does.
+func ExampleWithHashTag() {
+	limits := newLimits() // of a cluster, it would be the same
+	perUser := limits.Limiter("user", ratelimit.PerHour(2), ratelimit.WithHashTag("mail"))
+	perService := limits.Limiter("service", ratelimit.PerHour(100))
+
+	fmt.Println(perUser.RedisKey("ada"))
+	fmt.Println(perUser.RedisKey("bob"))
+	fmt.Println(perService.RedisKey("mail"))
+	r, err := limits.All(perUser.Part("ada"), perService.Part("mail")).Allow(context.Background())
+	fmt.Println(r.Allowed, err)
+	// Output:
+	// user:{mail}:key:ada
+	// user:{mail}:key:bob
+	// service:{mail}
+	// true <nil>
+}
+
+// WithShadow introduces a limit: requests pass, and WouldDeny, hooks and Stats tell which it would deny.
+func ExampleWithShadow() {
 	ctx := context.Background()
 	limits := newLimits()
+	perUser := limits.Limiter("api", ratelimit.PerHour(2), ratelimit.WithShadow())
+	for range 3 {
+		r, err := perUser.Allow(ctx, "ada")
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(r.Allowed, r.WouldDeny)
+	}
+	fmt.Println("would be denied:", limits.Stats().ShadowDenied)
+	// Output:
+	// true false
+	// true false
+	// true true
+	// would be denied: 1
+}
 
-	tenants := limits.Limiter("tenant", ratelimit.PerHour(100))
-	free, gold := ratelimit.PerHour(10), ratelimit.PerHour(1000)
-	r, err := tenants.With(free).AllowN(ctx, "eve", 5)
+// LocalShare grants a part of the limit in each process while Redis is down: here, a tenth of it.
+func ExampleLocalShare() {
+	ctx := context.Background()
+	down := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // nothing listens there
+	defer down.Close()
+	limits, err := ratelimit.New(down, ratelimit.WithPolicy(ratelimit.LocalShare(10)))
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("half is left:", r.Remaining, "of", r.Limit)
-	if r, err = tenants.With(gold).Peek(ctx, "eve"); err != nil {
+	defer limits.Close(ctx)
+
+	search := limits.Limiter("search", ratelimit.PerHour(20))
+	for range 3 {
+		r, err := search.Allow(ctx, "ada")
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(r.Allowed, "left:", r.Remaining, "of", r.Limit, r.Source)
+	}
+	// Output:
+	// true left: 1 of 2 degraded
+	// true left: 0 of 2 degraded
+	// false left: 0 of 2 degraded
+}
+
+// Hooks are where metrics and traces are made. The key is no label of a metric: there may be any number.
+func ExampleHooks() {
+	ctx := context.Background()
+	rdb := newRedis()
+	report := func(e ratelimit.Event) {
+		fmt.Println(e.Kind, e.Name, "allowed:", e.Result.Allowed, "by", e.Result.Source)
+	}
+	limits, err := ratelimit.New(rdb, ratelimit.WithHooks(ratelimit.Hooks{
+		Allowed: report,
+		Denied:  report,
+		Down:    func(e ratelimit.Event) { fmt.Println("Redis is down:", e.Node, e.Err) },
+	}))
+	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("half is left:", r.Remaining > 450, "of", r.Limit)
+	defer limits.Close(ctx)
+
+	logins := limits.Limiter("login", ratelimit.PerHour(1))
+	for range 2 {
+		if _, err := logins.Allow(ctx, "ada"); err != nil {
+			log.Fatal(err)
+		}
+	}
 	// Output:
-	// half is left: 5 of 10
-	// half is left: true of 1000
+	// limiter login allowed: true by redis
+	// limiter login allowed: false by local
 }
