@@ -151,7 +151,7 @@ func TestHang_EveryCallEndsWithItsContext(t *testing.T) {
 		reserved, err = c.Limiter("r", perSeconds(1, 30).WithBurst(1)).Reserve(ctx, "u", 1)
 		require.NoError(t, err)
 		require.Positive(t, reserved.Delay())
-	})
+	}, ratelimit.WithBreaker(1000, time.Second)) // so that each call asks
 	k, l := c.Limiter("k", limit), c.StoredLimiter("l")
 	all := c.All(k.Part("v"), c.Limiter("also", limit).Part("v"))
 	for what, call := range map[string]func(context.Context) error{
