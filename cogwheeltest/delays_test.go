@@ -3,10 +3,14 @@ package cogwheeltest_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/delay"
@@ -26,6 +30,8 @@ func TestDelays(t *testing.T) {
 		"a task runs again after its backoff, and fails": taskFails,
 		"lost replies make no second attempt":            taskOfLostReplies,
 		"a late copy of a call claims no task":           lateCopyOfAClaim,
+		"tasks are overdue behind handlers that hang":    tasksBehindHandlersThatHang,
+		"a task that another process runs is in time":    taskOfAnotherProcess,
 	})
 }
 
@@ -219,11 +225,90 @@ func lateCopyOfAClaim(t *testing.T, w *world) {
 		args := []any{number, day, lease, 8, 5_000, 3, 100, 1000 * day, day, "PUBLISH", scripts.DelayChannel("orders"), 8, 2, ""}
 		reply, err := scripts.DelayWork.Run(w.ctx, w.other, keys, args...).Slice()
 		require.NoError(t, err)
-		return reply[5:]
+		return reply[6:]
 	}
 	require.Empty(t, claim(1))
 	require.Empty(t, claim(2))
 	require.NoError(t, w.delays[0].Queue("orders").Schedule(w.ctx, "order-7", 0, nil))
 	require.Empty(t, claim(1), "a copy")
 	require.Len(t, claim(3), 7)
+}
+
+// hanging returns a handler that hangs until it is released.
+func hanging() (handle func(context.Context, *delay.Task) error, release func()) {
+	hang := make(chan struct{})
+	return func(context.Context, *delay.Task) error {
+		<-hang
+		return nil
+	}, sync.OnceFunc(func() { close(hang) })
+}
+
+// counted is a hook that counts the claims of a process.
+type counted struct{ claims atomic.Int64 }
+
+func (*counted) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (*counted) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (c *counted) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if args := cmd.Args(); len(args) > 1 && args[1] == scripts.DelayWork.SHA() {
+			c.claims.Add(1)
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// No worker is free, so no claim follows by itself.
+func tasksBehindHandlersThatHang(t *testing.T, w *world) {
+	calls := &counted{}
+	w.other.AddHook(calls)
+	handle, release := hanging()
+	attempts, end := serve(t, w, 1, handle)
+	defer end()
+	defer release()
+	orders, stats := w.delays[0].Queue("orders"), w.delays[1].Stats
+	for i := range 2 {
+		require.NoError(t, orders.Schedule(w.ctx, fmt.Sprint("hangs-", i), 0, nil))
+		<-attempts
+	}
+	time.Sleep(time.Minute)
+	require.Zero(t, stats().Overdue, "no task waits")
+	began, claims := time.Now(), calls.claims.Load()
+	require.Positive(t, claims)
+	for i := range 18 {
+		require.NoError(t, orders.Schedule(w.ctx, fmt.Sprint("waits-", i), time.Duration(i)*time.Second, nil))
+	}
+	time.Sleep(5 * time.Second)
+	for range 100 { // it is known within 5 s, and grows
+		require.InDelta(t, time.Since(began), stats().Overdue, float64(10*time.Millisecond))
+		time.Sleep(4801 * time.Millisecond)
+	}
+	require.LessOrEqual(t, calls.claims.Load()-claims, int64(time.Since(began)/(5*time.Second))+1, "messages cost no calls")
+	release()
+	time.Sleep(time.Second)
+	require.Zero(t, stats().Overdue)
+	require.Zero(t, w.delays[0].Stats().Overdue, "it does not serve the queue")
+	require.EqualValues(t, 20, stats().Done)
+}
+
+func taskOfAnotherProcess(t *testing.T, w *world) {
+	handle, release := hanging()
+	attempts, end := serve(t, w, 1, handle)
+	defer end()
+	defer release()
+	orders := w.delays[0].Queue("orders")
+	for i := range 3 {
+		require.NoError(t, orders.Schedule(w.ctx, fmt.Sprint("order-", i), 0, nil))
+	}
+	<-attempts
+	<-attempts
+	time.Sleep(time.Minute)
+	require.InDelta(t, time.Minute, w.delays[1].Stats().Overdue, float64(10*time.Millisecond))
+	others, endOther := serve(t, w, 0, succeed)
+	defer endOther()
+	<-others
+	time.Sleep(5 * time.Second)
+	require.Zero(t, w.delays[1].Stats().Overdue+w.delays[0].Stats().Overdue)
 }

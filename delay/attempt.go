@@ -32,6 +32,7 @@ type attempt struct {
 	server  *server
 	key     string // the id of its lease
 	lease   *renewal.Lease
+	err     error // of the handler, once it has returned
 
 	// The mu of the server guards the fields below.
 	timer wheel.Timer // until it is due
@@ -79,7 +80,7 @@ func (s *server) attempt(next **attempt) {
 	e.Context = a.lease.Context(s.ctx)
 	e.Err = fmt.Errorf("delay: the handler of %s or a hook has ended its goroutine", scripts.Quote(a.ID))
 	defer func() {
-		e.Took = c.wheel.Now().Sub(began)
+		e.Took, a.err = c.wheel.Now().Sub(began), e.Err
 		outcome = s.outcome(a, e.Err)
 		if e.Outcome = outcome; a.lease.Err() != nil {
 			e.Outcome = Lost

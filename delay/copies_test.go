@@ -35,6 +35,7 @@ type process struct {
 	next    time.Duration // until the next event, of the last call of work
 	careful bool          // likewise
 	reports string        // likewise
+	overdue time.Duration // the first of the tasks that are left, likewise; negative if it is not
 }
 
 func newProcess(t *testing.T) *process {
@@ -120,7 +121,8 @@ func (p *process) work(number, wanted int, ends ...any) (recorded int64, found [
 	require.NoError(p.t, err)
 	p.next = time.Duration(reply[0].(int64) * 1000)
 	p.careful, p.reports = reply[3] == int64(1), reply[4].(string)
-	for fields := reply[5:]; len(fields) > 0; fields = fields[7:] {
+	p.overdue = -time.Duration(reply[5].(int64) * 1000)
+	for fields := reply[6:]; len(fields) > 0; fields = fields[7:] {
 		token, err := strconv.ParseInt(fields[5].(string), 10, 64)
 		require.NoError(p.t, err)
 		found = append(found, claimedTask{
@@ -325,6 +327,27 @@ func TestCopies_ClaimReturnsTheSameTasks(t *testing.T) {
 	require.Empty(t, late, "a copy of a call that claimed nothing")
 	require.NotZero(t, p.rdb.ZScore(t.Context(), p.key("running"), "b").Val(), "and it records nothing")
 	require.Equal(t, "d", p.claim(3).id)
+}
+
+// A call tells since when the first task is due that it leaves, and so does a copy.
+func TestCopies_ClaimTellsWhatIsOverdue(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t)
+	p.at = time.UnixMicro(1 << 50)
+	p.work(1, 9)
+	require.Less(t, p.overdue, -100*365*24*time.Hour, "there is none")
+	for i, id := range []string{"a", "b", "c"} {
+		p.edit(i+1, schedule(id, time.Duration(i)*time.Minute, "p")...)
+	}
+	require.Equal(t, "a", p.claim(2).id)
+	require.Equal(t, -time.Minute, p.overdue)
+	p.at = p.at.Add(time.Hour)
+	for range 2 {
+		p.work(3, 0)
+		require.Equal(t, 59*time.Minute, p.overdue)
+	}
+	p.work(4, 1)
+	require.Equal(t, 58*time.Minute, p.overdue)
 }
 
 func TestCopies_ClaimIsNotEarly(t *testing.T) {

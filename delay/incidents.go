@@ -59,8 +59,7 @@ func (c *Client) report(queue string, incidents []Incident) {
 	m.mu.Unlock()
 	c.goInside(func() {
 		for kind, of := range ids {
-			name, count := slog.String("queue", queue), slog.Int("tasks", len(of))
-			first := slog.Any("ids", of[:min(len(of), 10)])
+			name, count, first := logged(queue, of)
 			switch kind {
 			case LostTooOften:
 				m.logger.Warn("delay: tasks have failed, as their leases were lost too often", name, count, first)
@@ -76,4 +75,25 @@ func (c *Client) report(queue string, incidents []Incident) {
 			}
 		}
 	})
+}
+
+// logExhausted logs the attempts of a call that were the last of their tasks.
+func (c *Client) logExhausted(queue string, exhausted []*attempt) {
+	if len(exhausted) == 0 {
+		return
+	}
+	var ids []string
+	for _, a := range exhausted {
+		ids = append(ids, a.ID)
+	}
+	c.goInside(func() {
+		name, count, first := logged(queue, ids)
+		c.monitor.logger.Warn("delay: tasks have failed, as their attempts are used up",
+			name, count, first, slog.Any("error", exhausted[0].err))
+	})
+}
+
+// logged returns the attributes of a log line about tasks.
+func logged(queue string, ids []string) (name, count, first slog.Attr) {
+	return slog.String("queue", queue), slog.Int("tasks", len(ids)), slog.Any("ids", ids[:min(len(ids), 10)])
 }

@@ -1,11 +1,14 @@
 package delay_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -477,6 +480,7 @@ func TestServe_ATaskWithTwoLossesRunsAlone(t *testing.T) {
 		return p.rdb.ZScore(t.Context(), scripts.DelayKey(name, "running"), id).Val() > 1e9
 	}
 	redistest.Poll(t, func() bool { return p.phase("a") == "claimed" && running(p.name, "a") })
+	require.Greater(t, c.Stats().Overdue, time.Duration(0), "it is claimed, and waits")
 	require.NoError(t, c.Queue(p.name).Schedule(t.Context(), "b", 0, nil))
 	require.NoError(t, c.Queue(other).Schedule(t.Context(), "y", 0, nil))
 	end <- struct{}{}
@@ -540,6 +544,37 @@ func TestIncidents_AreReported(t *testing.T) {
 	s := c.Stats()
 	require.Equal(t, []int64{1, 1}, []int64{s.NoPayload, s.LostTooOften})
 	require.Positive(t, s.Deleted)
+}
+
+// The last attempts of tasks are logged, those of a call in one line.
+func TestServe_TasksWhoseAttemptsAreUsedUpAreLogged(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer // written under the lock of its handler
+	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
+	c := newClient(t, rdb, delay.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	q := c.Queue(name, delay.WithRetry(2, delay.Backoff(time.Millisecond, time.Millisecond)))
+	for _, id := range []string{"a", "b", "c"} {
+		require.NoError(t, q.Schedule(t.Context(), id, 0, nil))
+	}
+	stop := serve(t, q, 3, func(_ context.Context, task *delay.Task) error {
+		if task.ID == "c" {
+			return nil
+		}
+		return errors.New("no stock")
+	})
+	redistest.Poll(t, func() bool { return c.Stats().Exhausted == 2 })
+	stop()
+	require.NoError(t, c.Close(t.Context()))
+	logged := regexp.MustCompile(`level=WARN msg="delay: tasks have failed, as their attempts are used up" queue=`+name+
+		` tasks=(\d) ids="?\[(.*)\]"? error="no stock"\n`).FindAllStringSubmatch(log.String(), -1)
+	require.Len(t, logged, strings.Count(log.String(), "\n"))
+	var ids []string
+	for _, line := range logged {
+		of := strings.Fields(line[2])
+		require.Equal(t, line[1], strconv.Itoa(len(of)))
+		ids = append(ids, of...)
+	}
+	require.ElementsMatch(t, []string{"a", "b"}, ids, log.String())
 }
 
 // A copy of a call whose reply was lost reports the same incidents.

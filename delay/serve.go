@@ -52,6 +52,8 @@ type server struct {
 	kicks   bool                // a kick is pending
 	records bool                // the next call is to record ends; before claims it claims no tasks
 	claims  time.Time           // when the next task is due, as far as this process knows
+	oldest  time.Time           // when the first task that no process has claimed is due, likewise
+	asked   time.Time           // when Redis answered last
 	paused  time.Time           // until when no tasks are claimed, because the wheel was full
 	careful time.Time           // until when tasks are claimed for free workers alone
 	stopped bool
@@ -286,8 +288,9 @@ func (s *server) forgetLocked(a *attempt) {
 	}
 }
 
-// recordedLocked notes that Redis has read the ends of a call, but those from a number on.
-func (s *server) recordedLocked(call *claim, read int) {
+// recordedLocked notes that Redis has read the ends of a call, but those from a number on. It returns the attempts that
+// were the last of their tasks.
+func (s *server) recordedLocked(call *claim, read int) (exhausted []*attempt) {
 	var rest []ending
 	for _, e := range call.ends {
 		switch {
@@ -298,6 +301,9 @@ func (s *server) recordedLocked(call *claim, read int) {
 		case read > 0:
 			read--
 			s.forgetLocked(e.attempt)
+			if e.outcome == Exhausted {
+				exhausted = append(exhausted, e.attempt)
+			}
 		default:
 			rest = append(rest, e)
 		}
@@ -305,6 +311,7 @@ func (s *server) recordedLocked(call *claim, read int) {
 	if len(rest) > 0 {
 		s.ends = append(rest, s.ends...)
 	}
+	return exhausted
 }
 
 // end ends all leases. Those of tasks whose ends were not recorded end in Redis.
@@ -336,6 +343,18 @@ func (s *server) capacityLocked() int {
 		return s.workers
 	}
 	return s.workers + int(min(int64(s.workers)*prefetch, int64(s.workers)*int64(begunIn)/int64(s.took)))
+}
+
+// overdueLocked returns how long ago the oldest task was due that waits for a worker or is not claimed, or 0.
+func (s *server) overdueLocked(now time.Time) time.Duration {
+	oldest := s.oldest
+	if len(s.ready) > 0 && s.ready[0].due.Before(oldest) {
+		oldest = s.ready[0].due
+	}
+	if oldest.IsZero() {
+		return 0
+	}
+	return max(0, now.Sub(oldest))
 }
 
 // heldLocked returns how many claimed tasks have not ended.
@@ -416,10 +435,13 @@ func (s *server) next() (call *claim, again time.Duration, over bool) {
 	}
 	n := min(maxClaim, len(s.ends))
 	if next.wanted == 0 && n == 0 {
-		if pause <= 0 {
-			pause = max(0, s.claims.Sub(now))
+		again = max(0, s.asked.Add(asking).Sub(now))
+		if until > 0 {
+			again = min(again, until)
 		}
-		return nil, pause, s.stopped && len(s.claimed) == 0
+		if s.stopped || again > 0 {
+			return nil, again, s.stopped && len(s.claimed) == 0
+		}
 	}
 	next.ends, s.ends = append(s.begunLocked(now), s.ends[:n]...), s.ends[n:]
 	next.number = s.queue.client.lastNumber.Add(1)

@@ -64,6 +64,10 @@ type Stats struct {
 	Running int // handlers that run now
 	Claimed int // tasks that this process has claimed, with those that run
 
+	// Overdue is how late the oldest task is that has not begun, or 0: of the queues that this Client serves, as of the
+	// last 5 s. A Client that only schedules does not know it.
+	Overdue time.Duration
+
 	Scheduled int64 // calls of Schedule, ScheduleAt and Reschedule that took effect
 	Cancelled int64 // calls of Cancel that removed a task
 
@@ -204,10 +208,12 @@ func (c *Client) Stats() Stats {
 		servers = append(servers, one)
 	}
 	c.mu.Unlock()
-	s.Serving = len(servers)
+	now := c.wheel.Now()
+	s.Serving, s.Overdue = len(servers), c.solo.overdue(now)
 	for _, one := range servers {
 		one.mu.Lock()
 		s.Claimed += one.heldLocked()
+		s.Overdue = max(s.Overdue, one.overdueLocked(now))
 		one.mu.Unlock()
 	}
 	s.Renewal = c.redis.Renewer.Stats()

@@ -3,6 +3,7 @@ package delay
 import (
 	"slices"
 	"sync"
+	"time"
 )
 
 // aloneFrom is the number of lost leases from which on a task runs alone among the tasks of its Client: it may be what
@@ -58,6 +59,20 @@ func (s *solo) nextLocked() *attempt {
 	}
 	s.isFirst = true
 	return s.queue[0]
+}
+
+// overdue returns how long ago the first task was due that waits until it runs alone, or 0.
+func (s *solo) overdue(now time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	waiting := s.queue
+	if s.isFirst {
+		waiting = waiting[1:]
+	}
+	if len(waiting) == 0 {
+		return 0
+	}
+	return max(0, now.Sub(waiting[0].due))
 }
 
 // waits reports whether a task is to run alone.

@@ -17,6 +17,7 @@ const (
 	mostLosses   = 25                 // of its lease after it had begun, with which a task has failed
 	failedStays  = 7 * 24 * time.Hour // how long failed tasks are kept
 	longestPause = 5 * time.Second
+	asking       = 5 * time.Second      // after which a process without a free worker asks which tasks are overdue
 	yielding     = 4 * time.Millisecond // after others, at most, asks a process that came after another
 )
 
@@ -67,13 +68,15 @@ func (c *Client) applyClaim(
 	s.mu.Lock()
 	call, found := s.sent, reply.found
 	s.sent, s.checked = nil, true
+	s.oldest, s.asked = reply.oldest, reply.at
 	s.more = call.wanted > 0 && len(found) == call.wanted
 	if reply.careful {
 		s.careful = call.began.Add(carefully)
 	}
-	s.recordedLocked(call, reply.read)
+	exhausted := s.recordedLocked(call, reply.read)
 	s.mu.Unlock()
 	c.report(s.queue.name, reply.incidents)
+	c.logExhausted(s.queue.name, exhausted)
 	refused := s.add(found, call.began)
 	if errors.Is(refused, wheel.ErrStopped) {
 		return 0, refused
@@ -93,7 +96,7 @@ func (c *Client) applyClaim(
 	case len(s.ends) > 0 && !s.kicks: // the call had no room for them
 		return waitqueue.AtOnce, nil
 	case s.roomLocked() == 0:
-		return 0, nil // until a worker is free
+		return asking, nil // unless a worker becomes free
 	case event < 0:
 		s.claims = now.Add(MaxDelay)
 		return 0, nil // until a message comes
@@ -116,6 +119,7 @@ type claimReply struct {
 	read      int           // ends of attempts, from the first one
 	careful   bool
 	incidents []Incident // without the name of the queue
+	oldest    time.Time  // when the first of the pending tasks that are left is due, or far in the future
 	found     []*attempt
 }
 
@@ -125,7 +129,7 @@ func readClaim(r *redisconn.Reply, now time.Time) (claimReply, error) {
 	if err != nil {
 		return claimReply{}, err
 	}
-	if len(fields) < 5 || (len(fields)-5)%7 != 0 {
+	if len(fields) < 6 || (len(fields)-6)%7 != 0 {
 		return claimReply{}, r.Unexpected()
 	}
 	read := fieldReader{fields: fields}
@@ -134,6 +138,7 @@ func readClaim(r *redisconn.Reply, now time.Time) (claimReply, error) {
 	reply.read, reply.careful = int(read.number()), read.number() == 1
 	incidents, known := readIncidents(read.text())
 	reply.incidents = incidents
+	reply.oldest = now.Add(time.Duration(min(read.number(), int64(MaxDelay/time.Microsecond))) * time.Microsecond)
 	for len(read.fields) > 0 && !read.bad {
 		a := &attempt{}
 		a.ID = read.text()

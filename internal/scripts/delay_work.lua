@@ -28,6 +28,7 @@ Returns  {us until the next task is due or a lease ends, or -1; number of ends t
           the first one; 1 if a task was lost before it had begun, so that it is better to claim for free workers only;
           reports: for each task a letter, the length of its id, ":" and the id: "L" has failed because its lease was lost too often,
           "D" had failed and was deleted, "M" had no payload any more and was removed;
+          us until the first of the pending tasks that are left is due, negative if it is overdue, 2^52 or more if there is none;
           and for each claimed task: id, task, us until it is due, failures, losses, token, 1 if it counts as begun; one that runs alone
           comes last}
 Errors   WRONGKIND the token key holds no number
@@ -41,7 +42,7 @@ local first_pause, longest_pause = 1000000, 300000000
 -- include: delay_task
 -- include: clock
 -- include: delay_changes
-local now, reply, reports = clock_micros(), {-1, 0, 0, 0, ''}, {}
+local now, reply, reports = clock_micros(), {-1, 0, 0, 0, '', 0}, {}
 local record = redis.call('GET', record_key)
 local last, base, claimed, ends, told = string.match(record or '', '^(%d+) (%d+) (%d+) (%d+) ?(.*)$')
 
@@ -65,6 +66,7 @@ local function set_event(next_due, next_end)
   if event < 2 ^ 53 then
     reply[1] = math.max(0, math.ceil(event) - now)
   end
+  reply[6] = next_due - now
 end
 
 if last and tonumber(last) >= number then
