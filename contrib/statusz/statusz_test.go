@@ -241,6 +241,34 @@ func TestHandler_ShowsTasks(t *testing.T) {
 	require.EqualValues(t, 1, status["handed_back"])
 }
 
+// stats is a delay.Client with some Stats.
+type stats delay.Stats
+
+func (s stats) Stats() delay.Stats { return delay.Stats(s) }
+
+func TestHandler_ShowsWhatBecomesOfTasks(t *testing.T) {
+	t.Parallel()
+	html := get(t, statusz.Handler(statusz.Delays("orders", stats{Overdue: 20 * time.Second})), "")
+	require.Contains(t, html, "<h2>No problem now</h2>")
+	h := statusz.Handler(statusz.Delays("orders", stats{
+		Overdue: 8 * time.Minute, Exhausted: 1, LostTooOften: 2, Deleted: 3, NoPayload: 4,
+	}))
+	html = get(t, h, "")
+	require.Contains(t, html, "<h2>Problems now</h2>")
+	require.Contains(t, html, "<li>Tasks orders: overdue for 8 min 00 s</li>")
+	require.Contains(t, html, "Tasks orders: 1 failed")
+	require.Contains(t, html, "Tasks orders: 2 failed by losses")
+	require.Contains(t, html, "Tasks orders: 3 failed and deleted")
+	require.Contains(t, html, "Tasks orders: 4 removed without payload")
+	for label, want := range map[string]int{"failed by losses": 2, "failed and deleted": 3, "removed without payload": 4} {
+		requireFact(t, html, label, want)
+	}
+	status := getJSON(t, h, "delays", "")
+	for key, want := range map[string]int{"overdue_seconds": 480, "lost_too_often": 2, "deleted": 3, "no_payload": 4} {
+		require.EqualValues(t, want, status[key], key)
+	}
+}
+
 func TestHandler_ShowsLimitsAndTheirBreaker(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

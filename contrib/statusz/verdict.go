@@ -9,6 +9,9 @@ import (
 // within a third of their lease, so while Redis is down and something is held, there is a younger one.
 const recently = time.Minute
 
+// overdue is how late a task may begin without being a problem, as in the alert CogwheelTasksOverdue.
+const overdue = 20 * time.Second
+
 // verdict is a summary of a page.
 type verdict struct {
 	OK         bool     `json:"ok"`
@@ -28,7 +31,13 @@ func newVerdict(p *page) verdict {
 	}
 	for _, d := range p.Delays {
 		v.addError("Tasks "+d.Name, d.LastError)
+		if time.Duration(d.Overdue) > overdue {
+			v.Problems = append(v.Problems, fmt.Sprintf("Tasks %s: overdue for %v", d.Name, d.Overdue))
+		}
 		v.count(d.Exhausted, "Tasks "+d.Name, "failed")
+		v.count(d.LostOften, "Tasks "+d.Name, "failed by losses")
+		v.count(d.Deleted, "Tasks "+d.Name, "failed and deleted")
+		v.count(d.NoPayload, "Tasks "+d.Name, "removed without payload")
 		v.count(d.Lost, "Tasks "+d.Name, "attempts lost")
 	}
 	for _, l := range p.Limits {
