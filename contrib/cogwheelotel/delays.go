@@ -92,6 +92,8 @@ func (t *Telemetry) ObserveDelays(name string, c *delay.Client) (metric.Registra
 	o.gauge("running", "{task}", "Handlers that run.", func(s *delay.Stats) int64 { return int64(s.Running) })
 	o.gauge("claimed", "{task}", "Tasks that this process has claimed, with those that run.",
 		func(s *delay.Stats) int64 { return int64(s.Claimed) })
+	o.duration("oldest_overdue", "How late the oldest task of the served queues is that has not begun.",
+		func(s *delay.Stats) float64 { return s.Overdue.Seconds() })
 	o.counter("scheduled", "{call}", "Calls of Schedule, ScheduleAt and Reschedule that took effect.",
 		func(s *delay.Stats) int64 { return s.Scheduled })
 	o.counter("cancelled", "{call}", "Calls of Cancel that removed a task.",
@@ -104,6 +106,14 @@ func (t *Telemetry) ObserveDelays(name string, c *delay.Client) (metric.Registra
 		delay.Lost:       func(s *delay.Stats) int64 { return s.Lost },
 	} {
 		o.counter("attempts", "{attempt}", "Attempts that have ended.", value, outcomeKey.String(string(outcome)))
+	}
+	for kind, value := range map[delay.IncidentKind]func(*delay.Stats) int64{
+		delay.LostTooOften: func(s *delay.Stats) int64 { return s.LostTooOften },
+		delay.Deleted:      func(s *delay.Stats) int64 { return s.Deleted },
+		delay.NoPayload:    func(s *delay.Stats) int64 { return s.NoPayload },
+	} {
+		o.counter("incidents", "{task}", "Tasks that have failed or were removed outside of their attempts.", value,
+			kindKey.String(string(kind)))
 	}
 	o.timestamp("last_error", "When a query, renewal or call failed last, in seconds since 1970; 0 if none did.",
 		func(s *delay.Stats) time.Time { return s.ErrAt })

@@ -66,6 +66,17 @@ func (o *observer[S]) seconds(name, description string, value func(*S) float64) 
 
 // timestamp adds an instant, in seconds since 1970; the zero time is 0.
 func (o *observer[S]) timestamp(name, description string, value func(*S) time.Time) {
+	o.duration(name, description, func(s *S) float64 {
+		at := value(s)
+		if at.IsZero() {
+			return 0
+		}
+		return float64(at.UnixMilli()) / 1000
+	})
+}
+
+// duration adds a time of now, in seconds.
+func (o *observer[S]) duration(name, description string, value func(*S) float64) {
 	i, err := o.meter.Float64ObservableGauge(
 		o.prefix+name, metric.WithUnit("s"), metric.WithDescription(description))
 	if err != nil {
@@ -74,13 +85,7 @@ func (o *observer[S]) timestamp(name, description string, value func(*S) time.Ti
 	}
 	o.instruments = append(o.instruments, i)
 	set := metric.WithAttributeSet(attribute.NewSet(o.object))
-	o.observe = append(o.observe, func(to metric.Observer, s *S) {
-		seconds := 0.0
-		if at := value(s); !at.IsZero() {
-			seconds = float64(at.UnixMilli()) / 1000
-		}
-		to.ObserveFloat64(i, seconds, set)
-	})
+	o.observe = append(o.observe, func(to metric.Observer, s *S) { to.ObserveFloat64(i, value(s), set) })
 }
 
 // register starts the export. It takes the first snapshot, so that a nil client panics here and not when

@@ -508,6 +508,7 @@ func TestObserve_ExportsTheStats(t *testing.T) {
 		"cogwheel.task.scheduled":      {client("tasks"), 2},
 		"cogwheel.task.cancelled":      {client("tasks"), 0},
 		"cogwheel.task.last_error":     {client("tasks"), 0},
+		"cogwheel.task.oldest_overdue": {client("tasks"), 0},
 		"cogwheel.task.renewal.leases": {client("tasks"), 1},
 		"cogwheel.renewal.leases":      {map[string]any{"cogwheel.renewer.name": "leases"}, 0},
 	} {
@@ -540,6 +541,11 @@ func TestObserve_ExportsTheStats(t *testing.T) {
 		attempts[d.attributes["cogwheel.outcome"]] = d.value
 	}
 	require.Equal(t, map[any]float64{"done": 0, "retried": 0, "exhausted": 0, "handed back": 0, "lost": 0}, attempts)
+	incidents := map[any]float64{}
+	for _, d := range points(t, found["cogwheel.task.incidents"]) {
+		incidents[d.attributes["cogwheel.kind"]] = d.value
+	}
+	require.Equal(t, map[any]float64{"lost too often": 0, "deleted": 0, "no payload": 0}, incidents)
 	require.Equal(t, []point{{map[string]any{
 		"cogwheel.client.name": "orders", "cogwheel.kind": "mutex", "cogwheel.outcome": "acquired",
 	}, 1}}, points(t, found["cogwheel.lock.wait.duration"]))

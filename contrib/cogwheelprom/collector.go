@@ -84,8 +84,13 @@ func (t *table[S]) with(label, value string) prometheus.Labels {
 
 // outcomes adds one counter for each outcome.
 func (t *table[S]) outcomes(name, help string, values map[string]func(*S) int64) {
-	for outcome, value := range values {
-		t.counterWith(t.with("outcome", outcome), name, help, func(s *S) float64 { return float64(value(s)) })
+	t.counters("outcome", name, help, values)
+}
+
+// counters adds one counter for each value of a label.
+func (t *table[S]) counters(label, name, help string, values map[string]func(*S) int64) {
+	for one, value := range values {
+		t.counterWith(t.with(label, one), name, help, func(s *S) float64 { return float64(value(s)) })
 	}
 }
 

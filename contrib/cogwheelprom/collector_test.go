@@ -3,6 +3,7 @@ package cogwheelprom_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/contrib/cogwheelprom"
 	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
 	"github.com/cogwheel-go/cogwheel/renewal"
@@ -87,7 +89,7 @@ func (p *process) families(t *testing.T) map[string]*dto.MetricFamily {
 	return byName
 }
 
-// values returns the values of gauges and counters, and the counts of histograms, by name and outcome or shadow.
+// values returns the values of gauges and counters, and the counts of histograms, by name and outcome, shadow or kind.
 func (p *process) values(t *testing.T) map[string]float64 {
 	t.Helper()
 	values := make(map[string]float64)
@@ -95,7 +97,7 @@ func (p *process) values(t *testing.T) map[string]float64 {
 		for _, m := range f.GetMetric() {
 			name := name
 			if len(f.GetMetric()) > 1 {
-				require.Contains(t, []string{"outcome", "shadow"}, m.GetLabel()[1].GetName(), name)
+				require.Contains(t, []string{"outcome", "shadow", "kind"}, m.GetLabel()[1].GetName(), name)
 				name += " " + m.GetLabel()[1].GetValue()
 			}
 			values[name] = m.GetGauge().GetValue() + m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
@@ -209,6 +211,7 @@ func TestCollectors_ExportTheStats(t *testing.T) {
 		"cogwheel_delay_serving":                      1,
 		"cogwheel_delay_running":                      1,
 		"cogwheel_delay_claimed":                      1,
+		"cogwheel_delay_oldest_overdue_seconds":       0,
 		"cogwheel_delay_scheduled_total":              3,
 		"cogwheel_delay_cancelled_total":              1,
 		"cogwheel_delay_attempts_total done":          0,
@@ -349,6 +352,40 @@ func TestCollectors_TellOutcomesOfAttemptsApart(t *testing.T) {
 	require.InDelta(t, 6, got["cogwheel_delay_attempt_seconds"], 0)
 }
 
+// Handlers hang, tasks fail and too many have failed, and Redis loses a payload.
+func TestCollectors_TellWhatBecomesOfTasks(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t)
+	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
+	tasks := p.delays.Queue(name, delay.WithMaxFailed(1), delay.WithRetry(1, delay.Backoff(time.Second, time.Second)))
+	require.NoError(t, tasks.Schedule(t.Context(), "evicted", 0, []byte("payload")))
+	require.NoError(t, rdb.Del(t.Context(), scripts.DelayKey(name, "tasks")).Err())
+	release := make(chan struct{})
+	defer close(release)
+	go func() {
+		_ = tasks.Serve(context.WithoutCancel(t.Context()), 1, func(_ context.Context, task *delay.Task) error {
+			if task.ID == "hangs" {
+				<-release
+			}
+			return errors.New("no stock")
+		})
+	}()
+	for i := range 3 {
+		require.NoError(t, tasks.Schedule(t.Context(), fmt.Sprint("fails ", i), 0, nil))
+		redistest.Poll(t, func() bool { return p.delays.Stats().Exhausted == int64(i+1) })
+	}
+	redistest.Poll(t, func() bool { s := p.delays.Stats(); return s.Deleted == 2 && s.NoPayload == 1 })
+	for _, id := range []string{"hangs", "waits"} {
+		require.NoError(t, tasks.ScheduleAt(t.Context(), id, time.Now().Add(-time.Hour), nil))
+	}
+	redistest.Poll(t, func() bool { return p.delays.Stats().Overdue > time.Hour/2 })
+	got := p.values(t)
+	require.InDelta(t, 3600, got["cogwheel_delay_oldest_overdue_seconds"], redistest.Patience.Seconds())
+	for kind, want := range map[string]float64{"deleted": 2, "no payload": 1, "lost too often": 0} {
+		require.InDelta(t, want, got["cogwheel_delay_incidents_total "+kind], 0, kind)
+	}
+}
+
 func TestCollectors_TellWhenTasksFailedLast(t *testing.T) {
 	t.Parallel()
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
@@ -418,6 +455,9 @@ func TestCollectors_HaveTheLabelOfTheirObject(t *testing.T) {
 			case name == "cogwheel_ratelimit_denied_total":
 				require.Len(t, labels, 2, name)
 				require.Equal(t, "shadow", labels[1].GetName())
+			case name == "cogwheel_delay_incidents_total":
+				require.Len(t, labels, 2, name)
+				require.Equal(t, "kind", labels[1].GetName())
 			default:
 				require.Len(t, labels, 1, name)
 			}

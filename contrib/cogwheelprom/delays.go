@@ -18,6 +18,8 @@ func NewDelayCollector(c *delay.Client, name string) prometheus.Collector {
 		func(s *delay.Stats) float64 { return float64(s.Running) })
 	t.gauge("claimed", "Tasks that this process has claimed, with those that run.",
 		func(s *delay.Stats) float64 { return float64(s.Claimed) })
+	t.gauge("oldest_overdue_seconds", "How late the oldest task of the served queues is that has not begun.",
+		func(s *delay.Stats) float64 { return s.Overdue.Seconds() })
 	t.counter("scheduled_total", "Calls of Schedule, ScheduleAt and Reschedule that took effect.",
 		func(s *delay.Stats) float64 { return float64(s.Scheduled) })
 	t.counter("cancelled_total", "Calls of Cancel that removed a task.",
@@ -29,6 +31,12 @@ func NewDelayCollector(c *delay.Client, name string) prometheus.Collector {
 		string(delay.HandedBack): func(s *delay.Stats) int64 { return s.HandedBack },
 		string(delay.Lost):       func(s *delay.Stats) int64 { return s.Lost },
 	})
+	t.counters("kind", "incidents_total", "Tasks that have failed or were removed outside of their attempts.",
+		map[string]func(*delay.Stats) int64{
+			string(delay.LostTooOften): func(s *delay.Stats) int64 { return s.LostTooOften },
+			string(delay.Deleted):      func(s *delay.Stats) int64 { return s.Deleted },
+			string(delay.NoPayload):    func(s *delay.Stats) int64 { return s.NoPayload },
+		})
 	t.gauge("last_error_timestamp_seconds", "When a query, renewal or call failed last, 0 if none did.",
 		func(s *delay.Stats) float64 {
 			if s.Err == nil {
