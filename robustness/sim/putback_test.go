@@ -58,12 +58,12 @@ func lostLeases() *sim.Schedule {
 		Least: 50 * time.Microsecond, Most: 50 * time.Microsecond, Timeout: 300 * time.Millisecond, Retries: -1,
 		Policy: "closed", Length: 30 * time.Second, Objects: []sim.Object{{Kind: "delayed tasks", Name: "tasks"}},
 		Ops:    []sim.Op{{Action: sim.Serve, N: 2, Hold: 29 * time.Second}},
-		Faults: []sim.Fault{{At: 1500 * time.Millisecond, Kind: "no replicas", For: 3 * time.Second}},
+		Faults: []sim.Fault{{At: 1500 * time.Millisecond, Kind: "no replicas", For: 1200 * time.Millisecond}},
 	}
 	for i := range 30 {
 		o := sim.Op{At: time.Duration(100+30*i) * time.Millisecond, Action: sim.Plan, Task: sim.Task{ID: fmt.Sprint(i)}}
 		if i >= 10 {
-			o.At, o.Hold = time.Second, 2*time.Second
+			o.At, o.Hold = 1400*time.Millisecond, 2*time.Second
 		}
 		s.Ops = append(s.Ops, o)
 	}

@@ -133,7 +133,7 @@ const putIntoScripts = "here TestPutBack changes the scripts and package delay"
 // find runs schedules until one breaks a promise, of those that are named if some are, and that one twenty times.
 func find(t *testing.T, name string, orders sim.Orders, promises []string) {
 	t.Helper()
-	most, runs := 300, 20
+	most, runs := 1000, 20
 	if len(orders.Kinds) == 0 {
 		most = 2000
 	}
