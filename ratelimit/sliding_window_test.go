@@ -14,7 +14,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-var bySliding = ratelimit.WithAlgorithm(ratelimit.SlidingWindow)
+var byWindows, bySliding = ratelimit.WithAlgorithm(ratelimit.FixedWindow), ratelimit.WithAlgorithm(ratelimit.SlidingWindow)
 
 // The replays in this file run the script at instants that the test chooses, so that thousands of windows pass in seconds and
 // every decision is compared with the definition exactly.
