@@ -153,17 +153,19 @@ func (m *Mutex) ForceUnlockHolder(ctx context.Context, id string) (bool, error) 
 // at most until ctx ends. After an error the lock may have been freed.
 func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 	return m.admin(ctx, "force unlock", func() result {
-		var marked []any // the part that may be freed
+		marked := "" // the part that may be freed
 		for {
 			r, answered := m.do(ctx, func() scripts.Call {
 				call := m.kind.force(m.newRequest(false))
-				call.Args = append(call.Args, marked...)
+				if marked != "" {
+					call.Args = append(call.Args, marked)
+				}
 				return call
 			})
 			if !answered {
 				return result{false, contexts.Error(ctx)}
 			}
-			freed, ids, part, err := readForced(&r)
+			freed, ids, part, err := readForced(&r, marked)
 			if part == "" {
 				if len(ids) > 0 {
 					m.notify(ids)
@@ -173,7 +175,7 @@ func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 			if err := m.markForced(part); err != nil {
 				return result{false, err}
 			}
-			marked = []any{part}
+			marked = part
 		}
 	})
 }
@@ -191,14 +193,15 @@ func (m *Mutex) markForced(id string) error {
 	return m.client.redis.Client.Set(context.Background(), key, 1, forcedFor).Err()
 }
 
-// readForced reads the reply of a force script: the ids to notify, or the part to mark first.
-func readForced(r *redisconn.Reply) (freed bool, ids []string, part string, err error) {
+// readForced reads the reply of a force script: the ids to notify, or the part to mark first, which is not the one that
+// is marked.
+func readForced(r *redisconn.Reply, marked string) (freed bool, ids []string, part string, err error) {
 	if err := r.Err(); err != nil {
 		return false, nil, "", err
 	}
 	reply, _ := r.Val().([]any)
 	if len(reply) == 2 && reply[0] == int64(2) {
-		if part, _ = reply[1].(string); part != "" {
+		if part, _ = reply[1].(string); part != marked && strings.Contains(part, serverMark) {
 			return false, nil, part, nil
 		}
 	}
