@@ -173,3 +173,30 @@ func TestMutex_OneAttemptPerProcessAndMessage(t *testing.T) {
 		require.Equal(t, i, <-order)
 	}
 }
+
+func TestWithHandoff_OfNoneAsksRedisForEachLock(t *testing.T) {
+	t.Parallel()
+	const waiters = 20
+	for _, on := range []bool{true, false} {
+		handoff := redislock.WithHandoff(waiters, time.Minute) // longer than any machine needs
+		if !on {
+			handoff = redislock.WithHandoff(0, 0)
+		}
+		rdb := redistest.Start(t).Client(t)
+		n := &commandCounter{n: make(map[string]int)}
+		rdb.AddHook(n)
+		m := newClient(t, rdb, redislock.WithLockDefaults(handoff)).Mutex(redistest.Name(t))
+		held := mustLock(t, m)
+		order := startLockFuncs(t, m, waiters)
+		before := n.scriptCalls()
+		mustUnlock(t, held)
+		for range waiters {
+			<-order
+		}
+		if on {
+			require.Less(t, n.scriptCalls()-before, waiters)
+		} else {
+			require.GreaterOrEqual(t, n.scriptCalls()-before, 2*waiters-1, "an acquisition and a release each")
+		}
+	}
+}
