@@ -2,8 +2,6 @@ package ratelimit_test
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,22 +13,15 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// childEnv makes the test binary act as another process; see replay_test.go.
-const childEnv = "RATELIMIT_TEST_CHILD"
+const childEnv = redistest.ChildEnv
 
 func TestMain(m *testing.M) {
-	if role := os.Getenv(childEnv); role != "" {
-		redistest.Quiet()
-		run := runChild
+	redistest.Child(func(role string) error {
 		if role == rolePaused {
-			run = runPaused
+			return runPaused()
 		}
-		if err := run(role); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
+		return runChild(role)
+	})
 	redistest.Parallel(8) // most tests wait for windows and servers rather than for the CPU
 	redistest.Main(m, redistest.DefaultWheel)
 }

@@ -21,7 +21,7 @@ const rolePaused = "paused"
 // pausedCounts is what such a process reports.
 type pausedCounts struct{ Calls, Degraded, Failed, MostGranted int }
 
-func runPaused(string) error {
+func runPaused() error {
 	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv(childAddr)})
 	defer rdb.Close()
 	w, err := wheel.New()

@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/redislock"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -151,7 +152,7 @@ func childCommand(t *testing.T, role string, addrs []string, name string, times 
 	require.NoError(t, err)
 	cmd := exec.CommandContext(t.Context(), self)
 	cmd.Env = append(
-		os.Environ(), childEnv+"="+role, childAddrs+"="+strings.Join(addrs, ","),
+		os.Environ(), redistest.ChildEnv+"="+role, childAddrs+"="+strings.Join(addrs, ","),
 		childName+"="+name, childTimes+"="+strconv.Itoa(times),
 	)
 	cmd.Stderr = os.Stderr

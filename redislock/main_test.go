@@ -1,25 +1,13 @@
 package redislock_test
 
 import (
-	"fmt"
-	"os"
 	"testing"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 )
 
-// childEnv makes the test binary act as another process; see child_process_test.go.
-const childEnv = "REDISLOCK_TEST_CHILD"
-
 func TestMain(m *testing.M) {
-	if role := os.Getenv(childEnv); role != "" {
-		redistest.Quiet()
-		if err := runChild(role); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
+	redistest.Child(runChild)
 	redistest.Parallel(24) // most tests wait for leases and servers rather than for the CPU
 	redistest.Main(m, redistest.DefaultWheel)
 }

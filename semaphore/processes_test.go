@@ -79,7 +79,7 @@ func spawn(t testing.TB, role, addr, name string, env ...string) *process {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	p := &process{cmd: exec.CommandContext(t.Context(), self)}
-	p.cmd.Env = append(os.Environ(), append(env, childEnv+"="+role, childAddr+"="+addr, childName+"="+name)...)
+	p.cmd.Env = append(os.Environ(), append(env, redistest.ChildEnv+"="+role, childAddr+"="+addr, childName+"="+name)...)
 	p.cmd.Stderr = os.Stderr
 	p.stdin, err = p.cmd.StdinPipe()
 	require.NoError(t, err)

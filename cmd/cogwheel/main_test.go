@@ -13,7 +13,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	cogwheel "github.com/cogwheel-go/cogwheel/cmd/cogwheel"
 	"github.com/cogwheel-go/cogwheel/delay"
@@ -23,10 +22,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-func TestMain(m *testing.M) {
-	// The default wheel is never stopped.
-	redistest.Main(m, goleak.IgnoreAnyFunction("github.com/cogwheel-go/cogwheel/wheel.(*scheduler).work"))
-}
+func TestMain(m *testing.M) { redistest.Main(m, redistest.DefaultWheel) }
 
 // result is what one run of the tool left.
 type result struct {

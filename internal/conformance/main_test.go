@@ -5,15 +5,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 )
 
 func TestMain(m *testing.M) {
 	redistest.Parallel(6) // most tests wait for leases and servers rather than for the CPU
-	// The default wheel is never stopped.
-	redistest.Main(m, goleak.IgnoreAnyFunction("github.com/cogwheel-go/cogwheel/wheel.(*scheduler).work"))
+	redistest.Main(m, redistest.DefaultWheel)
 }
 
 // read returns the text of a file, which is named from the root of the repository.

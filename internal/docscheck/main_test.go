@@ -4,8 +4,6 @@ import (
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 )
 
@@ -14,6 +12,5 @@ func TestMain(m *testing.M) {
 	if err := os.Chdir("../.."); err != nil {
 		panic(err)
 	}
-	// The default wheel is never stopped.
-	redistest.Main(m, goleak.IgnoreAnyFunction("github.com/cogwheel-go/cogwheel/wheel.(*scheduler).work"))
+	redistest.Main(m, redistest.DefaultWheel)
 }

@@ -61,6 +61,24 @@ func Main(m *testing.M, opts ...goleak.Option) {
 	goleak.VerifyTestMain(mainRun{m}, opts...)
 }
 
+// ChildEnv is the environment variable that makes a test binary act as another process, in the role that it names.
+const ChildEnv = "REDISTEST_ROLE"
+
+// Child runs the role of a process that a test has started with [ChildEnv], and exits. In any other process it does
+// nothing. Call it first in TestMain.
+func Child(run func(role string) error) {
+	role := os.Getenv(ChildEnv)
+	if role == "" {
+		return
+	}
+	Quiet()
+	if err := run(role); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
 // Parallel lets n tests run at a time, unless the command line says how many. It is for packages whose tests
 // wait more than they compute. Call it from TestMain.
 func Parallel(n int) {

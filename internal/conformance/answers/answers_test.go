@@ -15,7 +15,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
@@ -28,8 +27,7 @@ import (
 
 func TestMain(m *testing.M) {
 	redistest.Parallel(32) // the tests wait for answers rather than for the CPU
-	// The default wheel is never stopped.
-	redistest.Main(m, goleak.IgnoreAnyFunction("github.com/cogwheel-go/cogwheel/wheel.(*scheduler).work"))
+	redistest.Main(m, redistest.DefaultWheel)
 }
 
 // process is one client of each package, on a connection that a test disturbs.
