@@ -225,6 +225,12 @@ simulate:
 	cd robustness && SIMULATE=1 ROBUSTNESS_COMMIT=$(COMMIT) \
 		go test -count=1 -timeout 24h -v -run '^TestSimulate$$' ./sim
 
+## mutants: puts faults that the library had back one at a time, by edits of robustness/mutants, and fails unless the tests that each of
+## them names find it; MUTANT=name is one of them.
+.PHONY: mutants
+mutants: redis race
+	cd robustness && go run ./cmd/mutants $(MUTANT)
+
 ## simulate-controls: in how many seeds the simulation finds each wrong implementation and each former fault that is put back, and how
 ## often such a seed finds it again. Takes half an hour; CONTROL="no-op lock" is one of them.
 simulate-controls:
