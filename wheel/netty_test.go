@@ -208,6 +208,7 @@ func TestTimeout_AnEndlessDelayDoesNotOverflow(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		var k task
+		pass(time.Second) // so that the deadline lies beyond the largest number
 		timeout := newTimeout(t, w, &k, math.MaxInt64)
 		pass(time.Hour)
 		require.Zero(t, k.ran.Load())

@@ -4,16 +4,16 @@
 //	make mutants MUTANT=window_early    # one of them
 //	make simulate-controls              # those that the simulation has to find
 //
-// A file NAME.txt of this folder is a fault. Its first line says what is wrong. The next lines, up to an empty one, say what
-// has to find it:
+// A file NAME.txt of this folder is a fault. Its first line says what is wrong. The next lines, up to an empty one,
+// say what has to find it:
 //
 //	test: wheel TestEvery_|TestSchedule_     the tests of a folder, by the pattern of go test -run
 //	test: wheel -race TestStats_             the same with the race detector
 //	simulate: any                            drawn schedules of package sim; see Mutant.Simulate
 //	missed: no test stops a server           nothing finds it today, and why
 //
-// The edits follow: the path of a file, then lines that are taken out, which begin with -, and lines that are put in their
-// place, which begin with +. What is taken out may begin and end within lines, and is in the file once.
+// The edits follow: the path of a file, then lines that are taken out, which begin with -, and lines that are put in
+// their place, which begin with +. What is taken out may begin and end within lines, and is in the file once.
 package mutants
 
 import (

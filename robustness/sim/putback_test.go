@@ -59,7 +59,8 @@ func lostLeases() *sim.Schedule {
 	return s
 }
 
-// TestPutBack puts each fault of package mutants back that a simulation has to find, and runs schedules until one finds it.
+// TestPutBack puts each fault of package mutants back that the simulation has to find, and runs schedules until one
+// does.
 func TestPutBack(t *testing.T) {
 	if os.Getenv("CONTROLS") == "" {
 		t.Skip("takes minutes: make simulate-controls")
@@ -118,7 +119,8 @@ func build(t *testing.T, m mutants.Mutant) (binary string) {
 	overlay, err := m.Overlay(root, dir)
 	require.NoError(t, err)
 	binary = filepath.Join(dir, "sim.test")
-	out, err := exec.CommandContext(t.Context(), "go", "test", "-c", "-overlay", overlay, "-o", binary, ".").CombinedOutput()
+	compile := exec.CommandContext(t.Context(), "go", "test", "-c", "-overlay", overlay, "-o", binary, ".")
+	out, err := compile.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return binary
 }

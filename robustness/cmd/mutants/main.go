@@ -1,6 +1,6 @@
-// Command mutants puts faults of package mutants back one at a time, and runs the tests that have to find each. It prints a
-// line for each fault, and fails if one is not found. Its argument, if not empty, names the only one. It runs in the folder
-// of its module.
+// Command mutants puts faults of package mutants back one at a time, and runs the tests that have to find each. It
+// prints a line for each fault, and fails if one is not found. Its argument, if not empty, names the only one. It
+// runs in the folder of its module.
 package main
 
 import (
@@ -31,30 +31,31 @@ func main() {
 		}
 		began := time.Now()
 		by, err := run(m)
-		seconds := time.Since(began).Seconds()
+		var outcome string
 		switch {
 		case err != nil:
 			wrong++
-			fmt.Printf("%-50s %4.0f s  ERROR %v\n", m.Name, seconds, err)
+			outcome = "ERROR " + err.Error()
 		case by != "" && m.Missed != "":
 			wrong++
-			fmt.Printf("%-50s %4.0f s  found, although it is marked as missed: %s\n", m.Name, seconds, by)
+			outcome = "FOUND by " + by + ", although it is marked as missed"
 		case by != "":
 			found++
-			fmt.Printf("%-50s %4.0f s  found by %s\n", m.Name, seconds, by)
+			outcome = "found by " + by
 		case m.Missed != "":
 			missed++
-			fmt.Printf("%-50s %4.0f s  missed: %s\n", m.Name, seconds, m.Missed)
+			outcome = "missed: " + m.Missed
 		default:
 			wrong++
-			fmt.Printf("%-50s %4.0f s  NOT FOUND: %s\n", m.Name, seconds, m.Fault)
+			outcome = "NOT FOUND: " + m.Fault
 		}
+		fmt.Printf("%-40s %3.0f s  %s\n", m.Name, time.Since(began).Seconds(), outcome)
 	}
-	fmt.Printf("%d found, %d missed as marked, %d not as they have to be\n", found, missed, wrong)
-	if found+missed+wrong == 0 {
+	fmt.Printf("%d found, %d missed as marked, %d wrong\n", found, missed, wrong)
+	switch {
+	case found+missed+wrong == 0:
 		fail(fmt.Errorf("there is no mutant %q with a test", only))
-	}
-	if wrong > 0 {
+	case wrong > 0:
 		os.Exit(1)
 	}
 }
@@ -64,7 +65,8 @@ func fail(err error) {
 	os.Exit(1)
 }
 
-// failed finds what has failed in the output of go test. A package fails without a test of that name if goroutines are left.
+// failed finds what has failed in the output of go test. Without a failed test, it may be a race, a panic, or a
+// goroutine that is left.
 var failed = regexp.MustCompile(`(?m)^\s*(?:--- FAIL: (\S+)|(WARNING: DATA RACE|panic: .*|fatal error: .*|goleak: .*))`)
 
 // run returns which test fails, or "" if none does.
