@@ -80,7 +80,7 @@ func run(m mutants.Mutant) (by string, err error) {
 	if err != nil {
 		return "", err
 	}
-	args := []string{"test", "-overlay", overlay, "-vet=off", "-count=1", "-timeout=3m", "-run", m.Run}
+	args := []string{"test", "-overlay", overlay, "-vet=off", "-count=1", "-timeout=2m", "-run", m.Run}
 	if m.Race {
 		args = append(args, "-race")
 	}
@@ -96,7 +96,7 @@ func run(m mutants.Mutant) (by string, err error) {
 	case !errors.As(err, &exit), strings.Contains(text, " failed]"): // build failed, setup failed
 		return "", fmt.Errorf("%w\n%s", err, text)
 	case strings.Contains(text, "panic: test timed out"):
-		return "", errors.New("the tests ran for three minutes")
+		return "", errors.New("the tests ran for two minutes")
 	}
 	match := failed.FindStringSubmatch(text)
 	if match == nil {
