@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/oracle"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
@@ -39,7 +40,7 @@ type tenants struct {
 	name             string
 	user, service    ratelimit.Limit
 	clients          []*ratelimit.Client
-	granted          map[string][]grant // to each user, and to each service
+	granted          map[string][]oracle.Grant // to each user, and to each service
 	failed           int
 	users, serviceOf []string
 }
@@ -47,7 +48,7 @@ type tenants struct {
 func newTenants(t *testing.T, user, service ratelimit.Limit, opts ...func(*redis.Options)) *tenants {
 	t.Helper()
 	m := &tenants{
-		name: redistest.Name(t), user: user, service: service, granted: map[string][]grant{},
+		name: redistest.Name(t), user: user, service: service, granted: map[string][]oracle.Grant{},
 		users: []string{"ada", "bob", "cem", "dia"}, serviceOf: []string{"mail", "mail", "mail", "maps"},
 	}
 	for range 4 {
@@ -75,14 +76,14 @@ func (m *tenants) run(t *testing.T, decide together, stop func(asked int) bool) 
 			service := m.serviceOf[at]
 			running.Go(func() {
 				for asked := 0; !stop(asked); asked++ {
-					call := time.Now().UnixNano()
+					call := time.Now()
 					r, err := decide(t.Context(), c, m.limiter(c, service).Part(user), m.windows(c).Part(m.name+service))
 					mu.Lock()
 					switch {
 					case err != nil:
 						m.failed++
 					case r.Allowed:
-						g := grant{call, time.Now().UnixNano(), 1}
+						g := oracle.Between(call, time.Now(), 1)
 						m.granted[user], m.granted[service] = append(m.granted[user], g), append(m.granted[service], g)
 					}
 					mu.Unlock()
@@ -120,11 +121,11 @@ func TestReplay_AllKeepsEveryLimit(t *testing.T) {
 	m.run(t, inOneStep, func(int) bool { return !time.Now().Before(end) })
 	require.Zero(t, m.failed)
 	for _, name := range m.users {
-		require.LessOrEqual(t, excess(m.granted[name], bucket(user)), 0.0, name)
+		require.LessOrEqual(t, oracle.Excess(m.granted[name], oracle.Limit(user).BucketBound()), 0.0, name)
 		require.NotEmpty(t, m.granted[name])
 	}
 	for _, name := range m.serviceOf {
-		require.LessOrEqual(t, excess(m.granted[name], windows(service)), 0.0, name)
+		require.LessOrEqual(t, oracle.Excess(m.granted[name], oracle.Limit(service).WindowsBound()), 0.0, name)
 	}
 	require.GreaterOrEqual(t, len(m.granted["mail"]), 80, "the whole rate of the first second")
 }

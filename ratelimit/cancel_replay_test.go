@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/oracle"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/testsize"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
@@ -45,7 +46,7 @@ type impatience struct {
 	gusts    bool          // for 200 ms all waiters are cancelled before they could be served; then for 200 ms none is
 }
 
-func (s impatience) run(t *testing.T) (grants []grant, cancelled int) {
+func (s impatience) run(t *testing.T) (grants []oracle.Grant, cancelled int) {
 	const clients, each = 3, 12
 	w, name, began := newWheel(t), redistest.Name(t), time.Now()
 	end := began.Add(s.lasts)
@@ -71,7 +72,7 @@ func (s impatience) run(t *testing.T) (grants []grant, cancelled int) {
 		mu.Lock()
 		defer mu.Unlock()
 		if err == nil {
-			grants = append(grants, grant{call.UnixNano(), time.Now().UnixNano(), n})
+			grants = append(grants, oracle.Between(call, time.Now(), n))
 		} else {
 			cancelled++
 		}
@@ -121,26 +122,22 @@ var (
 	byFifths  = ratelimit.Limit{Rate: 20, Per: 200 * time.Millisecond, Burst: 20}
 )
 
-func windows(l ratelimit.Limit) func(time.Duration) float64 {
-	return func(d time.Duration) float64 { return float64(l.Rate) * float64(d/l.Per+2) } // it touches so many
-}
-
 var impatientKinds = map[string]struct {
 	of    waitingOf
 	limit ratelimit.Limit
 	most  int64
 	allow bool
-	may   func(time.Duration) float64
+	may   oracle.Bound
 	use   float64 // of the rate, alone
 }{
-	"GCRA, burst 1":                {ofLimiter(oneByOne), oneByOne, 1, false, bucket(oneByOne), 0.99},
-	"GCRA beside Allow":            {ofLimiter(bursty), bursty, 3, true, bucket(bursty), 0.99},
-	"windows beside Allow":         {ofLimiter(byFifths, ratelimit.WithAlgorithm(ratelimit.FixedWindow)), byFifths, 1, true, windows(byFifths), 0.99},
-	"sliding windows beside Allow": {ofLimiter(bySeconds, bySliding), bySeconds, 1, true, bucket(bySeconds), 0.98},
-	"sliding windows":              {ofLimiter(bySeconds, bySliding), bySeconds, 3, false, bucket(bySeconds), 0.98},
-	"GCRA, burst 20":               {ofLimiter(bursty), bursty, 3, false, bucket(bursty), 0.99},
-	"windows":                      {ofLimiter(byFifths, ratelimit.WithAlgorithm(ratelimit.FixedWindow)), byFifths, 1, false, windows(byFifths), 0.99},
-	"a log":                        {ofLog(byFifths), byFifths, 1, false, window(byFifths), 0.99},
+	"GCRA, burst 1":                {ofLimiter(oneByOne), oneByOne, 1, false, oracle.Limit(oneByOne).BucketBound(), 0.99},
+	"GCRA beside Allow":            {ofLimiter(bursty), bursty, 3, true, oracle.Limit(bursty).BucketBound(), 0.99},
+	"windows beside Allow":         {ofLimiter(byFifths, ratelimit.WithAlgorithm(ratelimit.FixedWindow)), byFifths, 1, true, oracle.Limit(byFifths).WindowsBound(), 0.99},
+	"sliding windows beside Allow": {ofLimiter(bySeconds, bySliding), bySeconds, 1, true, oracle.Limit(bySeconds).BucketBound(), 0.98},
+	"sliding windows":              {ofLimiter(bySeconds, bySliding), bySeconds, 3, false, oracle.Limit(bySeconds).BucketBound(), 0.98},
+	"GCRA, burst 20":               {ofLimiter(bursty), bursty, 3, false, oracle.Limit(bursty).BucketBound(), 0.99},
+	"windows":                      {ofLimiter(byFifths, ratelimit.WithAlgorithm(ratelimit.FixedWindow)), byFifths, 1, false, oracle.Limit(byFifths).WindowsBound(), 0.99},
+	"a log":                        {ofLog(byFifths), byFifths, 1, false, oracle.Limit(byFifths).LogBound(), 0.99},
 }
 
 func TestReplay_CancelledWaitersKeepTheLimitAndUseItUp(t *testing.T) {
@@ -158,11 +155,11 @@ func TestReplay_CancelledWaitersKeepTheLimitAndUseItUp(t *testing.T) {
 			grants, cancelled := impatience{
 				of: c.of, most: c.most, allow: c.allow, lasts: lasts, patience: 40 * time.Millisecond, delay: 2 * time.Millisecond,
 			}.run(t)
-			require.LessOrEqual(t, excess(grants, c.may), 0.0)
+			require.LessOrEqual(t, oracle.Excess(grants, c.may), 0.0)
 			require.Greater(t, cancelled, len(grants), "most lose patience")
 			granted := int64(0)
 			for _, g := range grants {
-				granted += g.n
+				granted += g.N
 			}
 			use := float64(granted) / (float64(c.limit.Rate) * float64(lasts) / float64(c.limit.Per))
 			t.Logf("%d permits granted, %d waiters cancelled, %.4f of the rate", granted, cancelled, use)
@@ -183,7 +180,7 @@ func TestReplay_WhatCancelledWaitersLeaveIsNotGrantedOnTop(t *testing.T) {
 			for all := 0; all <= 50; { // a slow machine takes longer
 				grants, cancelled := s.run(t)
 				require.Positive(t, cancelled)
-				require.LessOrEqual(t, excess(grants, c.may), 0.0)
+				require.LessOrEqual(t, oracle.Excess(grants, c.may), 0.0)
 				all += cancelled
 			}
 		})
@@ -200,7 +197,7 @@ func TestReplay_WhatCancelledWaitersLeaveIsNotGrantedOnTop(t *testing.T) {
 		found := 0.0
 		for run := 0; run < 25 && found <= 2; run++ {
 			grants, _ := s.run(t)
-			found = excess(grants, bucket(bursty))
+			found = oracle.Excess(grants, oracle.Limit(bursty).BucketBound())
 			t.Logf("%d granted, %.0f too many", len(grants), found)
 		}
 		require.Greater(t, found, 2.0)

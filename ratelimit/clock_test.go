@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/oracle"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
@@ -181,7 +182,7 @@ func TestClock_AJavaServiceWhoseClockIsOff(t *testing.T) {
 			t.Parallel()
 			limit, w := perSeconds(10, 0.5), newWheel(t)
 			l, rdb, name := storedLimiter(t, limit, ratelimit.Overall)
-			both := func(lasts, skew time.Duration) (ours, all []grant) {
+			both := func(lasts, skew time.Duration) (ours, all []oracle.Grant) {
 				j := java{t: t, rdb: rdb, name: name, skew: skew}
 				began := time.Now()
 				// A process that stands still for most of the time asks as often.
@@ -190,12 +191,12 @@ func TestClock_AJavaServiceWhoseClockIsOff(t *testing.T) {
 					r, err := l.Allow(t.Context())
 					require.NoError(t, err)
 					if r.Allowed {
-						ours = append(ours, grant{call.UnixNano(), time.Now().UnixNano(), 1})
+						ours = append(ours, oracle.Between(call, time.Now(), 1))
 						all = append(all, ours[len(ours)-1])
 					}
 					call = time.Now()
 					if ok, _ := j.tryAcquire(1, false); ok {
-						all = append(all, grant{call.UnixNano(), time.Now().UnixNano(), 1})
+						all = append(all, oracle.Between(call, time.Now(), 1))
 					}
 					require.NoError(t, w.Sleep(t.Context(), 5*time.Millisecond)) // the pace at which both ask
 				}
@@ -204,13 +205,13 @@ func TestClock_AJavaServiceWhoseClockIsOff(t *testing.T) {
 			ours, _ := both(1500*time.Millisecond, skew)
 			require.Greater(t, len(ours), 10, "we are not locked out")
 			if skew < 0 {
-				require.LessOrEqual(t, excess(ours, window(limit)), 0.0, "and keep the limit")
+				require.LessOrEqual(t, oracle.Excess(ours, oracle.Limit(limit).LogBound()), 0.0, "and keep the limit")
 			}
 			_, _ = both(600*time.Millisecond, 0)
 			ours, all := both(1500*time.Millisecond, 0)
 			require.NotEmpty(t, ours)
 			// By milliseconds, as Java counts: an entry may leave one before its time.
-			require.LessOrEqual(t, excess(all, func(d time.Duration) float64 { return window(limit)(d + 2*time.Millisecond) }), 0.0)
+			require.LessOrEqual(t, oracle.Excess(all, func(d time.Duration) float64 { return oracle.Limit(limit).LogBound()(d + 2*time.Millisecond) }), 0.0)
 		})
 	}
 }

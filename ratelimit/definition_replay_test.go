@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/oracle"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
@@ -36,7 +37,7 @@ const (
 // charged it between call and ret. Others may have been served by permits that were charged earlier, for a waiter of
 // the same limit that has left.
 type admission struct {
-	grant
+	oracle.Grant
 	limit ratelimit.Limit
 	fresh bool
 }
@@ -62,7 +63,9 @@ type record struct {
 // windowExcess returns by how many permits the record is above the definition of fixed windows: a window holds at
 // most the limit, and a request is charged only if it and all grants before it in its window are within its limit.
 func (r *record) windowExcess() float64 {
-	inside := func(g admission, from, to observedWindow) bool { return g.call >= from.begin[1] && g.ret <= to.end[0] }
+	inside := func(g admission, from, to observedWindow) bool {
+		return g.Call >= from.begin[1] && g.Return <= to.end[0]
+	}
 	worst := -1.0
 	for i, first := range r.windows {
 		may := int64(0)
@@ -74,9 +77,9 @@ func (r *record) windowExcess() float64 {
 			held, most := int64(0), int64(0)
 			for _, g := range r.admissions {
 				if inside(g, first, last) {
-					held += g.n
+					held += g.N
 				}
-				if g.call <= last.end[1] && g.ret >= last.begin[0] {
+				if g.Call <= last.end[1] && g.Return >= last.begin[0] {
 					most = max(most, g.limit.Rate)
 				}
 			}
@@ -87,10 +90,10 @@ func (r *record) windowExcess() float64 {
 			if !g.fresh || !inside(g, first, first) {
 				continue
 			}
-			held := g.n
+			held := g.N
 			for _, before := range r.admissions {
-				if inside(before, first, first) && before.ret <= g.call {
-					held += before.n
+				if inside(before, first, first) && before.Return <= g.Call {
+					held += before.N
 				}
 			}
 			worst = max(worst, float64(held-g.limit.Rate))
@@ -103,18 +106,18 @@ func (r *record) windowExcess() float64 {
 // holds for the requests under it, and everything together takes no more time than there was, and one burst.
 func (r *record) gcraExcess() float64 {
 	worst, longest := -1.0, time.Duration(0)
-	under := map[ratelimit.Limit][]grant{}
-	var all []grant
+	under := map[ratelimit.Limit][]oracle.Grant{}
+	var all []oracle.Grant
 	for _, g := range r.admissions {
-		under[g.limit] = append(under[g.limit], g.grant)
-		worth := grant{g.call, g.ret, g.n * int64(g.limit.Per) / g.limit.Rate}
+		under[g.limit] = append(under[g.limit], g.Grant)
+		worth := oracle.Grant{Call: g.Call, Return: g.Return, N: g.N * int64(g.limit.Per) / g.limit.Rate}
 		all = append(all, worth)
 		longest = max(longest, time.Duration(g.limit.Burst*int64(g.limit.Per)/g.limit.Rate))
 	}
 	for limit, grants := range under {
-		worst = max(worst, excess(grants, bucket(limit)))
+		worst = max(worst, oracle.Excess(grants, oracle.Limit(limit).BucketBound()))
 	}
-	tooLong := excess(all, func(d time.Duration) float64 { return float64(longest + d) })
+	tooLong := oracle.Excess(all, func(d time.Duration) float64 { return float64(longest + d) })
 	return max(worst, tooLong*60/float64(r.per))
 }
 
@@ -122,7 +125,7 @@ func (r *record) gcraExcess() float64 {
 // holds more than the highest rate, and a request is charged only if it and all grants of the Per before it are
 // within the rate that Redis has then.
 func (r *record) logExcess() float64 {
-	var all []grant
+	var all []oracle.Grant
 	highest := ratelimit.Limit{}
 	for _, c := range r.changes {
 		if c.limit.Rate > highest.Rate {
@@ -130,18 +133,18 @@ func (r *record) logExcess() float64 {
 		}
 	}
 	for _, g := range r.admissions {
-		all = append(all, g.grant)
+		all = append(all, g.Grant)
 	}
-	worst := excess(all, window(highest))
+	worst := oracle.Excess(all, oracle.Limit(highest).LogBound())
 	for _, g := range r.admissions {
-		limit, known := r.inForce(g.call, g.ret)
+		limit, known := r.inForce(g.Call, g.Return)
 		if !known || !g.fresh {
 			continue
 		}
-		held := g.n
+		held := g.N
 		for _, before := range r.admissions {
-			if before.ret <= g.call && before.call > g.ret-int64(r.per) {
-				held += before.n
+			if before.Return <= g.Call && before.Call > g.Return-int64(r.per) {
+				held += before.N
 			}
 		}
 		worst = max(worst, float64(held-limit.Rate))
@@ -154,26 +157,26 @@ func (r *record) logExcess() float64 {
 // the share of those in the window before are within its limit.
 func (r *record) slidingExcess() float64 {
 	per, worst := int64(r.per), -1.0
-	under := map[ratelimit.Limit][]grant{}
+	under := map[ratelimit.Limit][]oracle.Grant{}
 	for _, g := range r.admissions {
-		under[g.limit] = append(under[g.limit], g.grant)
-		if !g.fresh || g.call/per != g.ret/per {
+		under[g.limit] = append(under[g.limit], g.Grant)
+		if !g.fresh || g.Call/per != g.Return/per {
 			continue
 		}
-		held, overlap := float64(g.n), 1-float64(g.ret%per)/float64(per)
+		held, overlap := float64(g.N), 1-float64(g.Return%per)/float64(per)
 		for _, before := range r.admissions {
-			switch at := before.call / per; {
-			case before.ret > g.call || at != before.ret/per:
-			case at == g.call/per:
-				held += float64(before.n)
-			case at == g.call/per-1:
-				held += float64(before.n) * overlap
+			switch at := before.Call / per; {
+			case before.Return > g.Call || at != before.Return/per:
+			case at == g.Call/per:
+				held += float64(before.N)
+			case at == g.Call/per-1:
+				held += float64(before.N) * overlap
 			}
 		}
 		worst = max(worst, held-float64(g.limit.Rate))
 	}
 	for limit, grants := range under {
-		worst = max(worst, excess(grants, bucket(limit)))
+		worst = max(worst, oracle.Excess(grants, oracle.Limit(limit).BucketBound()))
 	}
 	return worst
 }
@@ -326,7 +329,7 @@ func (r *contestRun) pause(d time.Duration) {
 
 // note notes a grant that was asked for at call and has come now.
 func (r *contestRun) note(by contestWay, call time.Time, n int64, limit ratelimit.Limit, fresh bool) {
-	g := grant{call.UnixNano(), time.Now().UnixNano(), n}
+	g := oracle.Between(call, time.Now(), n)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, what := range by.limits {

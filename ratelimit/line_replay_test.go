@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/oracle"
 	"github.com/cogwheel-go/cogwheel/internal/testsize"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
@@ -24,7 +25,7 @@ type storm struct {
 	lasts             time.Duration
 	seed              uint64
 	cancelled, served int
-	grants            []grant
+	grants            []oracle.Grant
 	scripts           int
 }
 
@@ -44,7 +45,7 @@ func (s *storm) run() {
 		again := func() {
 			if w.Err == nil && w.Ret > 0 {
 				s.served++
-				s.grants = append(s.grants, grant{int64(w.Call), int64(w.Ret), w.N})
+				s.grants = append(s.grants, oracle.Grant{Call: int64(w.Call), Return: int64(w.Ret), N: w.N})
 			}
 			sim.After(some(s.think), func() { come(process) })
 		}
@@ -73,20 +74,21 @@ func (s *storm) run() {
 
 func (s *storm) granted() (n int64) {
 	for _, g := range s.grants {
-		n += g.n
+		n += g.N
 	}
 	return n
 }
 
 // bound is what a stretch of time may hold.
-func (s *storm) bound() func(time.Duration) float64 {
+func (s *storm) bound() oracle.Bound {
+	limit := oracle.Limit(s.limit)
 	switch s.kind {
 	case "log":
-		return window(s.limit)
-	case "window": // it touches so many windows
-		return func(d time.Duration) float64 { return float64(s.limit.Rate) * float64(d/s.limit.Per+2) }
+		return limit.LogBound()
+	case "window":
+		return limit.WindowsBound()
 	}
-	return bucket(s.limit)
+	return limit.BucketBound()
 }
 
 // demand is how much could be granted, but for a burst or a window at the beginning and the end.
@@ -131,7 +133,7 @@ func TestLine_KeepsTheLimitAndUsesItUp(t *testing.T) {
 					require.GreaterOrEqual(t, use, 0.99)
 					require.LessOrEqual(t, scripts, 106.0, "one in 10 ms, and a few to begin with")
 					require.Equal(t, patience > 0, s.cancelled > 100)
-					require.LessOrEqual(t, excessWithin(300*ms, s.grants, s.bound()), 0.0)
+					require.LessOrEqual(t, oracle.ExcessWithin(300*ms, s.grants, s.bound()), 0.0)
 				})
 			}
 		}
@@ -160,7 +162,7 @@ func TestLine_WhatIsLeftBehindIsNotGrantedOnTop(t *testing.T) {
 				s.run()
 				require.Greater(t, s.cancelled, 100)
 				require.Greater(t, len(s.grants), 20)
-				worst = max(worst, excess(s.grants, s.bound()))
+				worst = max(worst, oracle.Excess(s.grants, s.bound()))
 			}
 			if s.kind == "stocked" {
 				require.Positive(t, worst, "control: what is kept for later callers is granted on top")

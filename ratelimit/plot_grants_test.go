@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/oracle"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
@@ -83,9 +84,9 @@ func TestPlot(t *testing.T) {
 		require.NoError(t, os.WriteFile(file, []byte(svg.String()), 0o644))
 	}
 	for i, l := range lines[1:3] {
-		may := bucket(limit)
+		may := oracle.Limit(limit).BucketBound()
 		if i == 1 {
-			may = bucket(limit.WithBurst(2))
+			may = oracle.Limit(limit.WithBurst(2)).BucketBound()
 		}
 		require.LessOrEqual(t, float64(len(l.at)), may(time.Since(began)))
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel"
+	"github.com/cogwheel-go/cogwheel/internal/oracle"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
@@ -334,7 +335,7 @@ return redis.call('ZCOUNT', KEYS[1], string.format('(%.3f', now - ARGV[1]), stri
 func limiterConcurrency(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
 	ctx := t.Context()
 	// together makes goroutines ask until there are so many grants, and returns these.
-	together := func(goroutines, grants int64, ask func() bool) (all []grant) {
+	together := func(goroutines, grants int64, ask func() bool) (all []oracle.Grant) {
 		var mu sync.Mutex
 		var left atomic.Int64
 		var running sync.WaitGroup
@@ -346,7 +347,7 @@ func limiterConcurrency(t *testing.T, c *ratelimit.Client, rdb redis.UniversalCl
 					if ask() {
 						left.Add(-1)
 						mu.Lock()
-						all = append(all, grant{call.UnixNano(), time.Now().UnixNano(), 1})
+						all = append(all, oracle.Between(call, time.Now(), 1))
 						mu.Unlock()
 					}
 				}
@@ -361,7 +362,7 @@ func limiterConcurrency(t *testing.T, c *ratelimit.Client, rdb redis.UniversalCl
 		limit, began := perSeconds(18, 0.25), time.Now()
 		l := newStoredLimiter(t, c, limit, scope)
 		grants := together(8, 18*6, func() bool { return l.Wait(ctx) == nil })
-		require.LessOrEqual(t, excess(grants, window(limit)), 0.0)
+		require.LessOrEqual(t, oracle.Excess(grants, oracle.Limit(limit).LogBound()), 0.0)
 		require.GreaterOrEqual(t, time.Since(began), 1250*time.Millisecond)
 		require.Less(t, time.Since(began), 20*time.Second)
 	})
@@ -377,7 +378,7 @@ func limiterConcurrency(t *testing.T, c *ratelimit.Client, rdb redis.UniversalCl
 			}
 			return err == nil && r.Allowed
 		})
-		require.LessOrEqual(t, excess(grants, window(limit)), 0.0)
+		require.LessOrEqual(t, oracle.Excess(grants, oracle.Limit(limit).LogBound()), 0.0)
 	})
 
 	// testRateValue; it counts in Redis, so in one scope only

@@ -2,11 +2,11 @@ package ratelimit_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"os/exec"
 	"slices"
@@ -18,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/oracle"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/testsize"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
@@ -38,11 +39,8 @@ const (
 
 var fleetLimit = ratelimit.PerSecond(100)
 
-// grant is an admission of n permits that happened at some instant from call to ret.
-type grant struct{ call, ret, n int64 }
-
 // flatOut asks until the end and returns the grants. A denied request comes back when it was told to.
-func flatOut(ctx context.Context, w *wheel.Wheel, end time.Time, allow func(context.Context) (ratelimit.Result, error)) (grants []grant, failed int) {
+func flatOut(ctx context.Context, w *wheel.Wheel, end time.Time, allow func(context.Context) (ratelimit.Result, error)) (grants []oracle.Grant, failed int) {
 	for {
 		call := time.Now()
 		if !call.Before(end) {
@@ -54,7 +52,7 @@ func flatOut(ctx context.Context, w *wheel.Wheel, end time.Time, allow func(cont
 			failed++
 			_ = w.Sleep(ctx, 5*time.Millisecond) // rather than ask a server that is away without a pause
 		case r.Allowed:
-			grants = append(grants, grant{call.UnixNano(), time.Now().UnixNano(), 1})
+			grants = append(grants, oracle.Between(call, time.Now(), 1))
 		default:
 			_ = w.Sleep(ctx, min(r.RetryAfter, time.Until(end), 100*time.Millisecond)) // earlier if the state was lost
 		}
@@ -120,7 +118,7 @@ func runChild(role string) (err error) {
 			defer mu.Unlock()
 			_, _ = fmt.Fprintln(out, "failed", failed, 0) // Flush tells
 			for _, g := range grants {
-				_, _ = fmt.Fprintln(out, way, g.call, g.ret)
+				_, _ = fmt.Fprintln(out, way, g.Call, g.Return)
 			}
 		})
 	}
@@ -150,7 +148,7 @@ type fleet struct {
 // history is what a fleet was granted by the two algorithms, how many calls failed and how many replies were
 // lost.
 type history struct {
-	gcra, log    []grant
+	gcra, log    []oracle.Grant
 	failed, lost int64
 	end          time.Time
 }
@@ -209,8 +207,8 @@ func (h *history) read(mu *sync.Mutex, from io.Reader) error {
 	in := bufio.NewReader(from)
 	for {
 		var what string
-		g := grant{n: 1}
-		if _, err := fmt.Fscanln(in, &what, &g.call, &g.ret); errors.Is(err, io.EOF) {
+		g := oracle.Grant{N: 1}
+		if _, err := fmt.Fscanln(in, &what, &g.Call, &g.Return); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
 			return err
@@ -222,54 +220,12 @@ func (h *history) read(mu *sync.Mutex, from io.Reader) error {
 		case "log":
 			h.log = append(h.log, g)
 		case "failed":
-			h.failed += g.call
+			h.failed += g.Call
 		case "lost":
-			h.lost += g.call
+			h.lost += g.Call
 		}
 		mu.Unlock()
 	}
-}
-
-// excess replays a history: by how many grants the worst window is above what it may hold, at most 0 if the
-// limit was kept. A window begins with the call of a grant and ends with the return of one, and holds those
-// that happened surely in it.
-func excess(grants []grant, may func(time.Duration) float64) float64 {
-	return excessWithin(math.MaxInt64, grants, may)
-}
-
-// excessWithin is excess of windows up to some length only, for long histories.
-func excessWithin(most time.Duration, grants []grant, may func(time.Duration) float64) float64 {
-	grants = slices.Clone(grants)
-	slices.SortFunc(grants, func(a, b grant) int { return int(a.ret - b.ret) })
-	worst := -may(0)
-	for i, first := range grants {
-		// Those that returned before it, but began after.
-		for i > 0 && grants[i-1].ret > first.call {
-			i--
-		}
-		held := int64(0)
-		for _, g := range grants[i:] {
-			if time.Duration(g.ret-first.call) > most {
-				break
-			}
-			if g.call >= first.call {
-				held += g.n
-				worst = max(worst, float64(held)-may(time.Duration(g.ret-first.call)))
-			}
-		}
-	}
-	return worst
-}
-
-func bucket(l ratelimit.Limit) func(time.Duration) float64 {
-	return func(d time.Duration) float64 {
-		return float64(l.Burst) + float64(l.Rate)*float64(d)/float64(l.Per)
-	}
-}
-
-// window allows the rate within any interval: twice within more than one, and so on.
-func window(l ratelimit.Limit) func(time.Duration) float64 {
-	return func(d time.Duration) float64 { return float64(l.Rate) * float64(d/l.Per+1) }
 }
 
 // fleetDuration is how long a fleet without faults runs.
@@ -282,16 +238,16 @@ func TestReplay_SixteenProcessesKeepTheLimit(t *testing.T) {
 	h := f.run(t, roleFleet)
 	require.Zero(t, h.failed)
 	for what, c := range map[string]struct {
-		grants []grant
-		may    func(time.Duration) float64
-		all    func(time.Duration) float64
+		grants []oracle.Grant
+		may    oracle.Bound
+		all    oracle.Bound
 	}{
-		"GCRA": {h.gcra, bucket(fleetLimit), bucket(fleetLimit)},
-		"log":  {h.log, window(fleetLimit), func(d time.Duration) float64 { return window(fleetLimit)(d - 200*time.Millisecond) }}, // it grants in steps
+		"GCRA": {h.gcra, oracle.Limit(fleetLimit).BucketBound(), oracle.Limit(fleetLimit).BucketBound()},
+		"log":  {h.log, oracle.Limit(fleetLimit).LogBound(), func(d time.Duration) float64 { return oracle.Limit(fleetLimit).LogBound()(d - 200*time.Millisecond) }}, // it grants in steps
 	} {
-		require.LessOrEqual(t, excess(c.grants, c.may), 0.0, what)
-		first := slices.MinFunc(c.grants, func(a, b grant) int { return int(a.call - b.call) })
-		utilisation := float64(len(c.grants)) / c.all(h.end.Sub(time.Unix(0, first.ret)))
+		require.LessOrEqual(t, oracle.Excess(c.grants, c.may), 0.0, what)
+		first := slices.MinFunc(c.grants, func(a, b oracle.Grant) int { return cmp.Compare(a.Call, b.Call) })
+		utilisation := float64(len(c.grants)) / c.all(h.end.Sub(time.Unix(0, first.Return)))
 		t.Logf("%s: %d grants by %d processes in %v, utilisation %.4f", what, len(c.grants), f.processes, f.lasts, utilisation)
 		want := 0.2 // a short run shares the machine with other tests, and its last moments weigh much
 		if testsize.Alone() {
@@ -308,8 +264,8 @@ func TestReplay_FindsAnExcess(t *testing.T) {
 	h := fleet{server: redistest.Shared(t), processes: 8, log: fleetLimit, lasts: 3 * time.Second}.run(t, roleNoLimit)
 	limit := fleetLimit // a lower one: a busy machine makes few calls
 	limit.Rate, limit.Burst = limit.Rate/20, limit.Burst/20
-	require.Greater(t, excess(h.gcra, bucket(limit)), 0.0)
-	require.Greater(t, excess(h.log, window(limit)), 0.0)
+	require.Greater(t, oracle.Excess(h.gcra, oracle.Limit(limit).BucketBound()), 0.0)
+	require.Greater(t, oracle.Excess(h.log, oracle.Limit(limit).LogBound()), 0.0)
 }
 
 func TestReplay_LostRepliesNeverAdmitMore(t *testing.T) {
@@ -317,14 +273,14 @@ func TestReplay_LostRepliesNeverAdmitMore(t *testing.T) {
 	t.Parallel()
 	f := fleet{server: redistest.Start(t), processes: 16, log: fleetLimit, lasts: 6 * time.Second, lose: true}
 	h := f.run(t, roleFleet)
-	require.LessOrEqual(t, excess(h.gcra, bucket(fleetLimit)), 0.0)
-	require.LessOrEqual(t, excess(h.log, window(fleetLimit)), 0.0)
+	require.LessOrEqual(t, oracle.Excess(h.gcra, oracle.Limit(fleetLimit).BucketBound()), 0.0)
+	require.LessOrEqual(t, oracle.Excess(h.log, oracle.Limit(fleetLimit).LogBound()), 0.0)
 	require.Positive(t, h.lost, "something has to go wrong")
 	require.Positive(t, h.failed)
 	require.Greater(t, len(h.gcra), int(fleetLimit.Burst), "and to go on")
 	require.Greater(t, len(h.log), int(fleetLimit.Burst))
 	t.Logf("%d replies lost, %d calls failed; granted %d of %.0f by GCRA, %d of %.0f by the log", h.lost, h.failed,
-		len(h.gcra), bucket(fleetLimit)(f.lasts), len(h.log), float64(fleetLimit.Rate)*f.lasts.Seconds())
+		len(h.gcra), oracle.Limit(fleetLimit).BucketBound()(f.lasts), len(h.log), float64(fleetLimit.Rate)*f.lasts.Seconds())
 }
 
 // slowLimit is one that lasts longer than a process remembers a denial.
@@ -347,16 +303,16 @@ func TestReplay_ALossOfAllDataGrantsAtMostOneBurstMore(t *testing.T) {
 				configure()
 			}}.run(t, roleFleet)
 			for what, c := range map[string]struct {
-				grants []grant
-				may    func(time.Duration) float64
+				grants []oracle.Grant
+				may    oracle.Bound
 				burst  int64
 			}{
-				"GCRA": {h.gcra, bucket(fleetLimit), fleetLimit.Burst},
-				"log":  {h.log, window(slowLimit), slowLimit.Burst},
+				"GCRA": {h.gcra, oracle.Limit(fleetLimit).BucketBound(), fleetLimit.Burst},
+				"log":  {h.log, oracle.Limit(slowLimit).LogBound(), slowLimit.Burst},
 			} {
-				found := excess(c.grants, c.may)
+				found := oracle.Excess(c.grants, c.may)
 				require.LessOrEqual(t, found, float64(c.burst), what)
-				require.True(t, slices.ContainsFunc(c.grants, func(g grant) bool { return g.call > at.UnixNano() }), "%s went on", what)
+				require.True(t, slices.ContainsFunc(c.grants, func(g oracle.Grant) bool { return g.Call > at.UnixNano() }), "%s went on", what)
 				t.Logf("%s: %d granted, at most %.0f too many in a window; %d calls failed", what, len(c.grants), found, h.failed)
 			}
 		})

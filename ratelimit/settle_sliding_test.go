@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/oracle"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
@@ -84,7 +85,7 @@ func TestReplay_SettledSlidingWindowIsItsDefinition(t *testing.T) {
 				if debts {
 					require.LessOrEqual(t, d.longRun(), 1.1, "debts are paid")
 				} else {
-					require.LessOrEqual(t, excess(d.grants(), bucket(limit)), 0.0)
+					require.LessOrEqual(t, oracle.Excess(d.grants(), oracle.Limit(limit).BucketBound()), 0.0)
 				}
 			})
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/oracle"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
@@ -71,26 +72,28 @@ func (s *slidingServer) ask(k *ratelimit.Limiter, n int64) (ratelimit.Result, ra
 // slidingDefinition is what SlidingWindow promises, from a list of all grants.
 type slidingDefinition struct {
 	limit ratelimit.Limit
-	ms    []grant // call and ret are the same instant, in ms
-	owed  []grant // debts that a window has no room for, at the beginning of the next one; they count before too
+	ms    []oracle.Grant // call and ret are the same instant, in ms
+	owed  []oracle.Grant // debts that a window has no room for, at the beginning of the next one; they count before too
 }
 
-func (d *slidingDefinition) grant(at, n int64) { d.ms = append(d.ms, grant{at, at, n}) }
+func (d *slidingDefinition) grant(at, n int64) {
+	d.ms = append(d.ms, oracle.Grant{Call: at, Return: at, N: n})
+}
 
 // left returns Rate - current - previous * overlap / Per, in permits times ms.
 func (d *slidingDefinition) left(at int64) (left, per int64) {
 	per = d.limit.Per.Milliseconds()
 	left = d.limit.Rate * per
-	for _, all := range [][]grant{d.ms, d.owed} {
+	for _, all := range [][]oracle.Grant{d.ms, d.owed} {
 		for _, g := range slices.Backward(all) {
-			age := at/per - g.call/per
+			age := at/per - g.Call/per
 			if age > 1 {
 				break // those before are older
 			}
 			if age <= 0 {
-				left -= g.n * per
+				left -= g.N * per
 			} else {
-				left -= g.n * (per - at%per)
+				left -= g.N * (per - at%per)
 			}
 		}
 	}
@@ -99,10 +102,10 @@ func (d *slidingDefinition) left(at int64) (left, per int64) {
 
 // held returns the permits of the window of an instant, without those that it owes.
 func (d *slidingDefinition) held(at int64) (n int64) {
-	for _, all := range [][]grant{d.ms, d.owed} {
+	for _, all := range [][]oracle.Grant{d.ms, d.owed} {
 		for _, g := range all {
-			if per := d.limit.Per.Milliseconds(); g.call/per == at/per {
-				n += g.n
+			if per := d.limit.Per.Milliseconds(); g.Call/per == at/per {
+				n += g.N
 			}
 		}
 	}
@@ -114,28 +117,28 @@ func (d *slidingDefinition) book(at, n int64) {
 	per := d.limit.Per.Milliseconds()
 	fit := min(n, max(0, d.limit.Rate-d.held(at)))
 	d.grant(at, fit)
-	d.owed = append(d.owed, grant{(at/per + 1) * per, (at/per + 1) * per, n - fit})
+	d.owed = append(d.owed, oracle.Grant{Call: (at/per + 1) * per, Return: (at/per + 1) * per, N: n - fit})
 }
 
 // giveBack gives n permits of a grant back. In its window, they pay what the window owes first.
 func (d *slidingDefinition) giveBack(at int64, charge int, n int64) {
 	per := d.limit.Per.Milliseconds()
 	for i := range d.owed {
-		if paid := min(n, d.owed[i].n); d.owed[i].call > at && d.ms[charge].call/per == at/per {
-			d.owed[i].n -= paid
+		if paid := min(n, d.owed[i].N); d.owed[i].Call > at && d.ms[charge].Call/per == at/per {
+			d.owed[i].N -= paid
 			n -= paid
 		}
 	}
-	d.ms[charge].n -= n
+	d.ms[charge].N -= n
 }
 
 // longRun returns which part of the rate was granted.
 func (d *slidingDefinition) longRun() float64 {
 	total := int64(0)
 	for _, g := range slices.Concat(d.ms, d.owed) {
-		total += g.n
+		total += g.N
 	}
-	windows := float64(d.ms[len(d.ms)-1].call-d.ms[0].call)/float64(d.limit.Per.Milliseconds()) + 2
+	windows := float64(d.ms[len(d.ms)-1].Call-d.ms[0].Call)/float64(d.limit.Per.Milliseconds()) + 2
 	return float64(total) / float64(d.limit.Rate) / windows
 }
 
@@ -145,10 +148,10 @@ func (d *slidingDefinition) fits(at, n int64) bool {
 }
 
 // grants returns the grants with instants in ns.
-func (d *slidingDefinition) grants() []grant {
-	all := make([]grant, len(d.ms))
+func (d *slidingDefinition) grants() []oracle.Grant {
+	all := make([]oracle.Grant, len(d.ms))
 	for i, g := range d.ms {
-		all[i] = grant{g.call * int64(time.Millisecond), g.ret * int64(time.Millisecond), g.n}
+		all[i] = oracle.Grant{Call: g.Call * int64(time.Millisecond), Return: g.Return * int64(time.Millisecond), N: g.N}
 	}
 	return all
 }
@@ -235,7 +238,7 @@ func (ask arrival) run(s *slidingServer, limit ratelimit.Limit, times int, seed 
 
 // aboveLog returns by which part of the rate the worst interval of a Per holds more than a sliding log would grant.
 func (d *slidingDefinition) aboveLog() float64 {
-	return max(0, excessWithin(d.limit.Per-1, d.grants(), window(d.limit))) / float64(d.limit.Rate)
+	return max(0, oracle.ExcessWithin(d.limit.Per-1, d.grants(), oracle.Limit(d.limit).LogBound())) / float64(d.limit.Rate)
 }
 
 func TestReplay_SlidingWindowIsItsDefinition(t *testing.T) {
@@ -248,7 +251,7 @@ func TestReplay_SlidingWindowIsItsDefinition(t *testing.T) {
 				require.Empty(t, found)
 				require.NotEmpty(t, d.ms)
 				like := limit // GCRA with a burst of Rate
-				require.LessOrEqual(t, excess(d.grants(), bucket(like)), 0.0)
+				require.LessOrEqual(t, oracle.Excess(d.grants(), oracle.Limit(like).BucketBound()), 0.0)
 				above := d.aboveLog()
 				t.Logf("%d grants; the worst interval holds %.3f of the rate more than a sliding log grants", len(d.ms), above)
 				require.LessOrEqual(t, above, 1-1/float64(limit.Rate), "less than twice the rate")
@@ -286,7 +289,7 @@ func TestReplay_FindsASlidingWindowThatIsWrong(t *testing.T) {
 				slidingArrivals["in the last ms of a window, and then as soon as possible"], slidingArrivals["in bursts at random"],
 			} {
 				d, found := ask.run(newSlidingServer(t, c.from, c.to), limit, 600, uint64(seed))
-				worst, differs = max(worst, excess(d.grants(), bucket(limit))), differs+found
+				worst, differs = max(worst, oracle.Excess(d.grants(), oracle.Limit(limit).BucketBound())), differs+found
 			}
 			require.NotEmpty(t, differs)
 			if c.exceeds {

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/oracle"
 	"github.com/cogwheel-go/cogwheel/robustness/check"
 	"github.com/cogwheel-go/cogwheel/robustness/history"
 )
@@ -296,8 +297,8 @@ func judgeOverlap(r *Run) []check.Fault {
 }
 
 // judgeLimit checks a limit that may grant some bursts at once.
-func judgeLimit(bursts float64) func(*Run) []check.Fault {
-	bound := func(d time.Duration) float64 { return bursts*controlBurst + float64(d)/float64(controlPeriod) }
+func judgeLimit(bursts int64) func(*Run) []check.Fault {
+	bound := oracle.Limit{Rate: 1, Per: controlPeriod, Burst: bursts * controlBurst}.BucketBound()
 	return func(r *Run) []check.Fault {
 		return r.perObject(func(calls []*history.Call) []check.Fault {
 			granted := slices.DeleteFunc(calls, func(c *history.Call) bool { return !c.Held() })

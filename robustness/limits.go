@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/oracle"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/robustness/check"
 	"github.com/cogwheel-go/cogwheel/robustness/history"
@@ -20,7 +21,7 @@ import (
 type Limit struct {
 	ratelimit.Limit
 	Policy func() ratelimit.Policy
-	Bound  check.Bound
+	Bound  oracle.Bound
 	Most   int64 // permits of one request
 
 	// Of makes the limiter of an object.
@@ -57,19 +58,15 @@ var LimitKinds = []*Kind{
 func bucket(limit ratelimit.Limit, policy func() ratelimit.Policy, opts ...ratelimit.LimiterOption) *Limit {
 	return &Limit{
 		Limit: limit, Policy: policy, Most: 3, Of: keys(limit, opts...),
-		Bound: func(d time.Duration) float64 {
-			return float64(limit.Burst) + float64(limit.Rate)*float64(d)/float64(limit.Per)
-		},
+		Bound: oracle.Limit(limit).BucketBound(),
 	}
 }
 
 func fixedWindow() *Limit {
 	return &Limit{
 		Limit: windowLimit, Policy: ratelimit.FailClosed, Most: 1,
-		Of: keys(windowLimit, ratelimit.WithAlgorithm(ratelimit.FixedWindow)),
-		Bound: func(d time.Duration) float64 { // it touches so many windows
-			return float64(windowLimit.Rate) * float64(d/windowLimit.Per+2)
-		},
+		Of:    keys(windowLimit, ratelimit.WithAlgorithm(ratelimit.FixedWindow)),
+		Bound: oracle.Limit(windowLimit).WindowsBound(),
 	}
 }
 
@@ -93,7 +90,7 @@ func logged() *Limit {
 				return err
 			}}
 		},
-		Bound: func(d time.Duration) float64 { return float64(windowLimit.Rate) * float64(d/windowLimit.Per+1) },
+		Bound: oracle.Limit(windowLimit).LogBound(),
 	}
 }
 
@@ -223,7 +220,7 @@ func (r *Run) judgeLimits(res *Result, calls []*history.Call) {
 	}
 	if f.ByRedis > 0 {
 		f.Span = time.Duration(last - first)
-		may := float64(limit.Burst) + float64(limit.Rate)*float64(f.Span)/float64(limit.Per)
+		may := oracle.Limit(limit.Limit).BucketBound()(f.Span)
 		f.Utilisation = float64(f.ByRedis) / may / float64(len(r.objects))
 	}
 }
