@@ -23,7 +23,8 @@ import (
 
 // The replays in this file compare what callers were granted with the definition of each algorithm. The callers
 // are several processes that ask, wait, reserve and give up, while the limit rises and falls. Callers and Redis
-// share the clock of the machine, so the replay knows the interval in which Redis decided each grant.
+// share the clock of the machine, so the replay knows the interval in which Redis decided each grant, and not the
+// instant, which the algorithms of package oracle need. So it looks for grants that cannot be, whatever the instants.
 
 // The times of a contest on a machine that is not slow.
 const (

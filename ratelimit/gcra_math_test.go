@@ -15,7 +15,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// rational is GCRA as it is written in the books, in rationals of unlimited size.
+// rational is GCRA as it is written in the books, in rationals of unlimited size. It finds drifts, which oracle.Bucket
+// has itself: that counts whole nanoseconds.
 type rational struct {
 	step, full, tat *big.Rat
 }

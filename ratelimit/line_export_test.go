@@ -1,12 +1,12 @@
 package ratelimit
 
 import (
-	"cmp"
 	"container/heap"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/oracle"
 )
 
 // LineSim is processes whose waiters stand in lines for one limit, all in virtual time: a server that decides
@@ -83,9 +83,9 @@ func NewLineSim(which string, l Limit, processes int, seed uint64) *LineSim {
 		a, s.server = stocked{g}, &simGCRA{gcra: g}
 	case "window":
 		w := &window{oneLimit{limit: l}}
-		a, s.server = w, &simWindow{window: w}
+		a, s.server = w, &simWindow{window: w, limit: oracle.Limit(l)}
 	case "log":
-		a, s.server = &slidingLog{}, &simLog{limit: l}
+		a, s.server = &slidingLog{}, &simLog{limit: oracle.Limit(l), entered: map[string]time.Duration{}}
 	}
 	for range processes {
 		s.lines = append(s.lines, &simLine{line: newLine(a), wake: never})
@@ -222,7 +222,8 @@ func (s *LineSim) Run(until time.Duration) {
 	}
 }
 
-// simGCRA decides as rate_gcra.lua does.
+// simGCRA answers as rate_gcra.lua does, which keeps only when all permits are back, and takes less back than
+// oracle.Bucket, which knows all charges.
 type simGCRA struct {
 	gcra             *gcra
 	tat              gcraTime
@@ -292,32 +293,27 @@ func (g *simGCRA) decide(at time.Duration, a *ask, r reading) answer {
 	return got
 }
 
-// simWindow decides as rate_window.lua does.
+// simWindow answers as rate_window.lua does.
 type simWindow struct {
-	window *window
-	used   int64
-	ends   int64 // ms, when the key expires
+	window  *window
+	limit   oracle.Limit
+	windows oracle.Windows
 }
 
 func (w *simWindow) decide(at time.Duration, a *ask, r reading) answer {
-	now, length := at.Milliseconds(), w.window.limit.Per.Milliseconds()
-	if w.ends <= now {
-		w.used, w.ends = 0, now+length
+	now, ms := at.Truncate(time.Millisecond), int64(time.Millisecond)
+	if at := int64(now); at >= w.windows.Ends {
+		w.windows.Grant(at, 0, w.limit)
 	}
-	reply, all := []int64{w.used, max(0, w.ends-length-now), w.ends - now}, true
+	begins, ends := w.windows.Begins-int64(now), w.windows.Ends-int64(now)
+	reply, all := []int64{w.windows.Used, max(0, begins) / ms, ends / ms}, true
 	for _, run := range a.runs {
 		granted := int64(0)
 		for granted < run.count && all {
-			switch {
-			case w.ends-length-now > a.ahead.Milliseconds():
-				all = false
-			case w.used+run.n <= w.window.limit.Rate:
-				w.used += run.n
+			free := w.windows.Free(int64(now), run.n, w.limit)
+			if all = time.Duration(free) <= now+a.ahead; all {
+				w.windows.Grant(free, run.n, w.limit)
 				granted++
-			case w.ends-now <= a.ahead.Milliseconds():
-				w.used, w.ends = 0, w.ends+length
-			default:
-				all = false
 			}
 		}
 		reply = append(reply, granted)
@@ -329,53 +325,27 @@ func (w *simWindow) decide(at time.Duration, a *ask, r reading) answer {
 	return got
 }
 
-// simLog decides as rate_log.lua does.
+// simLog answers as rate_log.lua does.
 type simLog struct {
-	limit   Limit
-	entries []simEntry // by time
+	limit   oracle.Limit
+	log     oracle.SlidingLog
+	entered map[string]time.Duration // members, and from when on they may be used
 }
 
-type simEntry struct {
-	at     time.Duration
-	member string
-}
-
-// left returns how many permits can be entered at a time.
-func (l *simLog) left(at time.Duration) int64 {
-	left := l.limit.Rate
-	for _, e := range l.entries {
-		if e.at > at-l.limit.Per {
-			left -= size(e.member)
-		}
+func (l *simLog) giveBack(now time.Duration, member string) bool {
+	at, found := l.entered[member]
+	if found = found && at > now-l.limit.Per; found {
+		l.log.GiveBack(int64(now), int64(at), size(member), l.limit)
 	}
-	return left
-}
-
-// from returns the first time from now on at which n permits are left, and not before the newest entry if that is later
-// than now.
-func (l *simLog) from(now time.Duration, n int64) time.Duration {
-	at, left := now, l.left(now)
-	for _, e := range l.entries {
-		if left < n && e.at > now-l.limit.Per {
-			left += size(e.member)
-			at = max(e.at+l.limit.Per, l.entries[len(l.entries)-1].at)
-		}
-	}
-	return at
-}
-
-func (l *simLog) giveBack(member string) bool {
-	before := len(l.entries)
-	l.entries = slices.DeleteFunc(l.entries, func(e simEntry) bool { return e.member == member })
-	return len(l.entries) < before
+	delete(l.entered, member)
+	return found
 }
 
 func (l *simLog) decide(now time.Duration, a *ask, r reading) answer {
 	now = now.Truncate(time.Microsecond)
-	l.entries = slices.DeleteFunc(l.entries, func(e simEntry) bool { return e.at <= now-l.limit.Per })
 	reply := []int64{l.limit.Rate, l.limit.Per.Milliseconds(), 0, 0, 0}
 	for _, s := range a.back {
-		if l.giveBack(s.entry) {
+		if l.giveBack(now, s.entry) {
 			reply[4]++
 		}
 	}
@@ -384,7 +354,7 @@ func (l *simLog) decide(now time.Duration, a *ask, r reading) answer {
 	denied, latest := false, now
 	for i, m := range a.members {
 		coming := i >= len(a.members)-int(a.coming)
-		at := l.from(now, size(m))
+		at := time.Duration(l.log.Free(int64(now), size(m), l.limit))
 		denied = denied || at-now > a.ahead || coming && at <= latest
 		if denied {
 			reply = append(reply, -2-max(1, (at-now).Microseconds()))
@@ -393,11 +363,11 @@ func (l *simLog) decide(now time.Duration, a *ask, r reading) answer {
 		if !coming {
 			latest = at
 		}
-		l.entries = append(l.entries, simEntry{at, m})
-		slices.SortStableFunc(l.entries, func(a, b simEntry) int { return cmp.Compare(a.at, b.at) })
+		l.log.Grant(int64(at), size(m), l.limit)
+		l.entered[m] = at
 		reply = append(reply, (at - now).Microseconds())
 	}
-	reply[2] = max(l.left(now), math.MinInt32)
+	reply[2] = max(l.log.Left(int64(now), l.limit), math.MinInt32)
 	got, err := algorithm.decode(a, reply, r)
 	if err != nil {
 		panic(err)

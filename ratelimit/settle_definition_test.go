@@ -1,7 +1,6 @@
 package ratelimit_test
 
 import (
-	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/oracle"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
@@ -20,180 +20,30 @@ import (
 // A script is tried with settleSchedules random schedules, until settleFinds of them use too much.
 const settleSchedules, settleFinds = 600, 5
 
-// settleUse is the use of permits from an instant on, in us.
-type settleUse struct {
-	at, n int64
-	rate  int64 // of the limit under which they were granted
-	debt  bool
-}
-
-// settleDefinition is the definition of an algorithm. It knows what is used: all permits of a grant, until some are given back.
-type settleDefinition interface {
-	// set sets the limit of what follows: with another Rate, and the same Per.
-	set(limit ratelimit.Limit)
-	// grant notes a grant, and returns its number.
-	grant(at, n int64) int
-	giveBack(now int64, grant int, n int64)
-	book(now, n int64)
-	// excess returns by how much more is used than the definition allows. A debt may exceed it; a grant after it may not.
-	excess() int64
-}
-
-// settleUses are in the order of the decisions.
+// settleUses compares the decisions about a key with the definition of its algorithm.
 type settleUses struct {
-	limit ratelimit.Limit
-	all   []settleUse
+	oracle.Settling
+
+	shows int64 // what the clock of the algorithm shows, in ns; windows follow one of whole ms
+	limit oracle.Limit
+	late  time.Duration // how much sooner than by the definition permits were granted, at worst
 }
 
-func (s *settleUses) set(limit ratelimit.Limit) { s.limit = limit }
+// at returns what the clock shows at an instant in us.
+func (s *settleUses) at(micros int64) int64 { return micros * 1000 / s.shows * s.shows }
 
-func (s *settleUses) per() int64 { return s.limit.Per.Microseconds() }
-
-func (s *settleUses) grant(at, n int64) int {
-	s.all = append(s.all, settleUse{at, n, s.limit.Rate, false})
-	return len(s.all) - 1
+// grant notes n permits that may be used from an instant on.
+func (s *settleUses) grant(at, n int64) {
+	s.late = max(s.late, time.Duration(s.Free(s.at(at), n, s.limit)-s.at(at)))
+	s.Grant(s.at(at), n, s.limit)
 }
-
-func (s *settleUses) giveBack(_ int64, grant int, n int64) { s.all[grant].n -= n }
-
-func (s *settleUses) book(now, n int64) { s.all = append(s.all, settleUse{now, n, s.limit.Rate, true}) }
-
-// worst returns the largest result for a grant and the uses that it had to leave room for: all but later debts. The first ones, with
-// the grant as the last of them, were decided before the others.
-func (s *settleUses) worst(of func(grant settleUse, uses []settleUse, before int) int64) (worst int64) {
-	for i, grant := range s.all {
-		if grant.debt {
-			continue
-		}
-		uses := slices.Clone(s.all[:i+1])
-		for _, later := range s.all[i+1:] {
-			if !later.debt {
-				uses = append(uses, later)
-			}
-		}
-		worst = max(worst, of(grant, uses, i+1))
-	}
-	return worst
-}
-
-// gcraUses is GCRA with a burst of Rate: permits need time, and the state is at most a whole burst ahead.
-type gcraUses struct{ settleUses }
-
-func (s *gcraUses) excess() int64 {
-	const unit = 840 // in a us, so that permits of all rates have a whole number of them
-	return s.worst(func(grant settleUse, uses []settleUse, _ int) int64 {
-		slices.SortStableFunc(uses, func(a, b settleUse) int { return cmp.Compare(a.at, b.at) })
-		state := int64(0)
-		for _, u := range uses {
-			if u.at <= grant.at {
-				state = max(state, u.at*unit) + u.n*s.per()*(unit/u.rate)
-			}
-		}
-		return (state-grant.at*unit)/unit - s.per() // uses begin less than 1 us after the state allows them
-	})
-}
-
-// logUses is the sliding log: at most Rate in each interval of a Per. If the Rate has changed meanwhile, the highest one counts.
-type logUses struct{ settleUses }
-
-func (s *logUses) excess() int64 {
-	return s.worst(func(grant settleUse, uses []settleUse, before int) (worst int64) {
-		held, most := int64(0), grant.rate
-		for i, u := range uses {
-			if u.at > grant.at-s.per() && u.at <= grant.at {
-				held += u.n
-				if !u.debt {
-					most = max(most, u.rate)
-				}
-			}
-			if i == before-1 {
-				worst = held - grant.rate
-			}
-		}
-		return max(worst, held-most)
-	})
-}
-
-// windowUses are fixed windows: at most Rate in each. A window begins with the first use after the one before.
-type windowUses struct {
-	settleUses
-	begins []int64 // ms
-}
-
-// window returns the number of the window in which permits are used, and opens it if none is there.
-func (s *windowUses) window(at int64) int {
-	at /= 1000
-	for i, begins := range slices.Backward(s.begins) {
-		if at >= begins && at < begins+s.limit.Per.Milliseconds() {
-			return i
-		}
-	}
-	s.begins = append(s.begins, at)
-	return len(s.begins) - 1
-}
-
-func (s *windowUses) held(uses []settleUse, window int) (held int64) {
-	for _, u := range uses {
-		if s.window(u.at) == window {
-			held += u.n
-		}
-	}
-	return held
-}
-
-func (s *windowUses) grant(at, n int64) int {
-	s.window(at)
-	return s.settleUses.grant(at, n)
-}
-
-// book charges what does not fit to the next window, and all of it to a window that waiters have opened.
-func (s *windowUses) book(now, n int64) {
-	window := s.window(now)
-	if last := len(s.begins) - 1; window < last {
-		s.settleUses.book(s.begins[last]*1000, n)
-		return
-	}
-	fits := min(n, max(0, s.limit.Rate-s.held(s.all, window)))
-	s.settleUses.book(now, fits)
-	if n > fits {
-		next := s.begins[window]*1000 + s.per()
-		s.window(next)
-		s.settleUses.book(next, n-fits)
-	}
-}
-
-func (s *windowUses) excess() int64 {
-	return s.worst(func(grant settleUse, uses []settleUse, before int) int64 {
-		return s.held(uses[:before], s.window(grant.at)) - grant.rate
-	})
-}
-
-// slidingUses are sliding windows. Nothing is granted ahead of its time, so each grant is checked when it is made.
-type slidingUses struct {
-	slidingDefinition
-	worst int64
-}
-
-func (s *slidingUses) set(limit ratelimit.Limit) { s.limit = limit }
-
-func (s *slidingUses) grant(at, n int64) int {
-	s.slidingDefinition.grant(at/1000, n)
-	left, per := s.left(at / 1000)
-	s.worst = max(s.worst, (per-1-left)/per)
-	return len(s.ms) - 1
-}
-
-func (s *slidingUses) giveBack(now int64, grant int, n int64) {
-	s.slidingDefinition.giveBack(now/1000, grant, n)
-}
-func (s *slidingUses) book(now, n int64) { s.slidingDefinition.book(now/1000, n) }
-func (s *slidingUses) excess() int64     { return s.worst }
 
 // settledAlgorithm is an algorithm with its definition and its negative controls.
 type settledAlgorithm struct {
 	script     *scripts.Script
 	options    []ratelimit.LimiterOption // nil for a log
-	definition func(limit ratelimit.Limit) settleDefinition
+	definition func() oracle.Settling
+	shows      time.Duration // the clock of the definition
 	changes    []settleChange
 }
 
@@ -212,7 +62,7 @@ type settleSchedule struct {
 	known  ratelimit.Known
 	change func(limit ratelimit.Limit) // sets the limit of a log
 
-	uses     settleDefinition
+	uses     settleUses
 	reserved []settleCharge
 	done     []string // for people
 }
@@ -221,7 +71,6 @@ type settleSchedule struct {
 type settleCharge struct {
 	ratelimit.Charge
 	at, n int64
-	grant int
 	limit ratelimit.Limit
 }
 
@@ -254,7 +103,7 @@ func (s *settleSchedule) step() {
 	cost := full / rate
 	s.now += []int64{0, 0, cost / 3, cost, full - s.now%full, some(2 * full)}[s.rng.IntN(6)]
 	n, k := 1+some(rate-1), s.of(s.limit)
-	s.uses.set(s.limit)
+	s.uses.limit = oracle.Limit(s.limit)
 	switch what := s.rng.IntN(12); {
 	case what < 3:
 		q := ratelimit.AskOf(k, false, n)
@@ -274,9 +123,9 @@ func (s *settleSchedule) step() {
 		for _, charge := range got.Charges {
 			at := s.now + charge.Delay().Microseconds()
 			s.note("%d are granted for %dus, waits: %t", n, at, waits)
-			grant := s.uses.grant(at, n)
+			s.uses.grant(at, n)
 			if !waits {
-				s.reserved = append(s.reserved, settleCharge{charge, at, n, grant, s.limit})
+				s.reserved = append(s.reserved, settleCharge{charge, at, n, s.limit})
 			}
 		}
 	case len(s.reserved) > 0:
@@ -284,12 +133,12 @@ func (s *settleSchedule) step() {
 		r := s.reserved[i]
 		s.reserved = slices.Delete(s.reserved, i, i+1)
 		k = s.of(r.limit)
-		s.uses.set(r.limit)
+		s.uses.limit = oracle.Limit(r.limit)
 		if what == 7 {
 			debt := 1 + some(2*rate)
 			got := s.settle(ratelimit.Booking(k, debt, some(rate)))
 			s.note("%d of a debt of %d are booked", got.Booked, debt)
-			s.uses.book(s.now, got.Booked)
+			s.uses.Book(s.uses.at(s.now), got.Booked, s.uses.limit)
 			return
 		}
 		used := int64(0)
@@ -298,7 +147,7 @@ func (s *settleSchedule) step() {
 		}
 		s.settle(ratelimit.GivingBack(k, r.Charge, r.n-used))
 		s.note("%d of %d at %dus are given back", r.n-used, r.n, r.at)
-		s.uses.giveBack(s.now, r.grant, r.n-used)
+		s.uses.GiveBack(s.uses.at(s.now), s.uses.at(r.at), r.n-used, s.uses.limit)
 	}
 }
 
@@ -314,7 +163,7 @@ func (a settledAlgorithm) broken(t *testing.T, replaced ...string) (broken int, 
 		per := time.Duration(rate*(1+rng.Int64N(3)))*time.Second + time.Duration(rng.Int64N(2)*rng.Int64N(1000))*time.Millisecond
 		limit := ratelimit.Limit{Rate: rate, Per: per, Burst: rate}
 		s := settleSchedule{virtualServer: server, rng: rng, key: redistest.Name(t), limit: limit, now: 1e15}
-		s.uses = a.definition(limit)
+		s.uses = settleUses{Settling: a.definition(), shows: int64(a.shows)}
 		s.of = func(limit ratelimit.Limit) ratelimit.Asked { return c.Limiter("k", limit, a.options...) }
 		s.change = func(ratelimit.Limit) {}
 		if a.options == nil {
@@ -328,9 +177,9 @@ func (a settledAlgorithm) broken(t *testing.T, replaced ...string) (broken int, 
 		s.change(limit)
 		for range 20 + rng.IntN(20) {
 			s.step()
-			if excess := s.uses.excess(); excess > 0 {
+			if s.uses.late >= time.Microsecond { // permits are granted less than 1 us before the state allows them
 				broken++
-				s.note("%d too many of %v", excess, limit)
+				s.note("%v too early by %v", s.uses.late, s.limit)
 				if shortest == nil || len(s.done) < len(shortest) {
 					shortest = s.done
 				}
@@ -345,7 +194,7 @@ var settledAlgorithms = map[string]settledAlgorithm{
 	"GCRA": {
 		scripts.RateGCRA,
 		[]ratelimit.LimiterOption{ratelimit.WithAlgorithm(ratelimit.GCRA)},
-		func(l ratelimit.Limit) settleDefinition { return &gcraUses{settleUses{limit: l}} },
+		func() oracle.Settling { return new(oracle.Bucket) }, time.Microsecond,
 		[]settleChange{
 			{
 				"gives back what has returned by itself",
@@ -367,7 +216,7 @@ var settledAlgorithms = map[string]settledAlgorithm{
 	"fixed windows": {
 		scripts.RateWindow,
 		[]ratelimit.LimiterOption{byWindows},
-		func(l ratelimit.Limit) settleDefinition { return &windowUses{settleUses: settleUses{limit: l}} },
+		func() oracle.Settling { return new(oracle.Windows) }, time.Millisecond,
 		[]settleChange{
 			{"gives back twice", "= used - part,", "= math.max(0, used - 2 * part),"},
 			{
@@ -385,9 +234,7 @@ var settledAlgorithms = map[string]settledAlgorithm{
 	"sliding windows": {
 		scripts.RateSliding,
 		[]ratelimit.LimiterOption{bySliding},
-		func(l ratelimit.Limit) settleDefinition {
-			return &slidingUses{slidingDefinition: slidingDefinition{limit: l}}
-		},
+		func() oracle.Settling { return new(oracle.SlidingWindow) }, time.Millisecond,
 		[]settleChange{
 			{"gives back twice", "= s.current - part,", "= math.max(0, s.current - 2 * part),"},
 			{"takes back what was charged to another", "if later == 0 then", "if later then"},
@@ -401,7 +248,7 @@ var settledAlgorithms = map[string]settledAlgorithm{
 	},
 	"a log": {
 		scripts.RateLog, nil,
-		func(l ratelimit.Limit) settleDefinition { return &logUses{settleUses{limit: l}} },
+		func() oracle.Settling { return new(oracle.SlidingLog) }, time.Microsecond,
 		[]settleChange{
 			{
 				"gives back what was used",

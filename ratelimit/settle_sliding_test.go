@@ -29,7 +29,7 @@ func (c settledWindows) run(s *slidingServer) (d *slidingDefinition, found strin
 	s.t.Helper()
 	k := newClient(s.t, s.rdb).Limiter("k", c.limit, bySliding)
 	rng, per := rand.New(rand.NewPCG(c.seed, 1)), c.limit.Per.Milliseconds()
-	d = &slidingDefinition{limit: c.limit}
+	d = &slidingDefinition{limit: oracle.Limit(c.limit)}
 	var open []reservation
 	for range c.times {
 		s.now += rng.Int64N(per / 4)
@@ -81,7 +81,7 @@ func TestReplay_SettledSlidingWindowIsItsDefinition(t *testing.T) {
 				c := settledWindows{limit, debts, 2000, 1}
 				d, found := c.run(newSlidingServer(t))
 				require.Empty(t, found)
-				require.Less(t, 200, len(d.ms))
+				require.Less(t, 200, len(d.ms)+int(d.debts))
 				if debts {
 					require.LessOrEqual(t, d.longRun(), 1.1, "debts are paid")
 				} else {

@@ -3,7 +3,6 @@ package ratelimit_test
 import (
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 
@@ -69,89 +68,55 @@ func (s *slidingServer) ask(k *ratelimit.Limiter, n int64) (ratelimit.Result, ra
 	return results[0], known
 }
 
-// slidingDefinition is what SlidingWindow promises, from a list of all grants.
+// slidingDefinition compares answers with what SlidingWindow promises. Instants are in ms.
 type slidingDefinition struct {
-	limit ratelimit.Limit
-	ms    []oracle.Grant // call and ret are the same instant, in ms
-	owed  []oracle.Grant // debts that a window has no room for, at the beginning of the next one; they count before too
+	definition oracle.SlidingWindow
+	limit      oracle.Limit
+	ms         []oracle.Grant // all grants; Call and Return are the same instant
+	debts      int64
 }
 
+const ms = int64(time.Millisecond)
+
 func (d *slidingDefinition) grant(at, n int64) {
+	d.definition.Grant(at*ms, n, d.limit)
 	d.ms = append(d.ms, oracle.Grant{Call: at, Return: at, N: n})
 }
 
-// left returns Rate - current - previous * overlap / Per, in permits times ms.
-func (d *slidingDefinition) left(at int64) (left, per int64) {
-	per = d.limit.Per.Milliseconds()
-	left = d.limit.Rate * per
-	for _, all := range [][]oracle.Grant{d.ms, d.owed} {
-		for _, g := range slices.Backward(all) {
-			age := at/per - g.Call/per
-			if age > 1 {
-				break // those before are older
-			}
-			if age <= 0 {
-				left -= g.N * per
-			} else {
-				left -= g.N * (per - at%per)
-			}
-		}
-	}
-	return left, per
-}
+// left returns how many permits are free.
+func (d *slidingDefinition) left(at int64) int64 { return max(0, d.definition.Left(at*ms, d.limit)) }
 
-// held returns the permits of the window of an instant, without those that it owes.
-func (d *slidingDefinition) held(at int64) (n int64) {
-	for _, all := range [][]oracle.Grant{d.ms, d.owed} {
-		for _, g := range all {
-			if per := d.limit.Per.Milliseconds(); g.Call/per == at/per {
-				n += g.N
-			}
-		}
-	}
-	return n
+func (d *slidingDefinition) fits(at, n int64) bool {
+	return d.definition.Free(at*ms, n, d.limit) == at*ms
 }
 
 // book charges a debt.
 func (d *slidingDefinition) book(at, n int64) {
-	per := d.limit.Per.Milliseconds()
-	fit := min(n, max(0, d.limit.Rate-d.held(at)))
-	d.grant(at, fit)
-	d.owed = append(d.owed, oracle.Grant{Call: (at/per + 1) * per, Return: (at/per + 1) * per, N: n - fit})
+	d.definition.Book(at*ms, n, d.limit)
+	d.debts += n
 }
 
-// giveBack gives n permits of a grant back. In its window, they pay what the window owes first.
+// giveBack gives n permits of a grant back.
 func (d *slidingDefinition) giveBack(at int64, charge int, n int64) {
-	per := d.limit.Per.Milliseconds()
-	for i := range d.owed {
-		if paid := min(n, d.owed[i].N); d.owed[i].Call > at && d.ms[charge].Call/per == at/per {
-			d.owed[i].N -= paid
-			n -= paid
-		}
-	}
+	d.definition.GiveBack(at*ms, d.ms[charge].Call*ms, n, d.limit)
 	d.ms[charge].N -= n
 }
 
 // longRun returns which part of the rate was granted.
 func (d *slidingDefinition) longRun() float64 {
-	total := int64(0)
-	for _, g := range slices.Concat(d.ms, d.owed) {
+	total := d.debts
+	for _, g := range d.ms {
 		total += g.N
 	}
-	windows := float64(d.ms[len(d.ms)-1].Call-d.ms[0].Call)/float64(d.limit.Per.Milliseconds()) + 2
+	windows := float64((d.ms[len(d.ms)-1].Call-d.ms[0].Call)*ms)/float64(d.limit.Per) + 2
 	return float64(total) / float64(d.limit.Rate) / windows
-}
-
-func (d *slidingDefinition) fits(at, n int64) bool {
-	left, per := d.left(at)
-	return n*per <= left
 }
 
 // grants returns the grants with instants in ns.
 func (d *slidingDefinition) grants() []oracle.Grant {
 	all := make([]oracle.Grant, len(d.ms))
 	for i, g := range d.ms {
-		all[i] = oracle.Grant{Call: g.Call * int64(time.Millisecond), Return: g.Return * int64(time.Millisecond), N: g.N}
+		all[i] = oracle.Grant{Call: g.Call * ms, Return: g.Return * ms, N: g.N}
 	}
 	return all
 }
@@ -164,23 +129,23 @@ func (d *slidingDefinition) disagrees(s *slidingServer, k *ratelimit.Limiter, n 
 	if r.Allowed {
 		d.grant(now, n)
 	}
-	switch left, per := d.left(now); {
+	switch left := d.left(now); {
 	case r.Allowed != fits:
 		return r, fmt.Sprintf("%d permits granted: %t, by the definition: %t", n, r.Allowed, fits)
-	case r.Remaining != max(0, left)/per:
-		return r, fmt.Sprintf("%d remain instead of %d", r.Remaining, left/per)
+	case r.Remaining != left:
+		return r, fmt.Sprintf("%d remain instead of %d", r.Remaining, left)
 	case r.Allowed:
 		return r, ""
 	}
 	retry := r.RetryAfter.Milliseconds()
 	switch {
-	case !d.fits(now+retry, n) && len(d.owed) == 0:
+	case !d.fits(now+retry, n) && d.debts == 0:
 		return r, fmt.Sprintf("%d permits do not fit after %v", n, r.RetryAfter)
 	case retry < 1 || d.fits(now+retry-1, n):
 		return r, fmt.Sprintf("%d permits fit before %v", n, r.RetryAfter)
 	case known.Denies(n, r.RetryAfter-time.Millisecond):
 		return r, "a denial from memory lasts too long"
-	case len(d.owed) > 0: // the times are lower bounds
+	case d.debts > 0: // the times are lower bounds
 	case retry > 2 && !known.Denies(n, r.RetryAfter-2*time.Millisecond):
 		return r, "a denial from memory is forgotten too soon"
 	case !d.fits(now+r.ResetAfter.Milliseconds(), k.Limit().Rate):
@@ -221,7 +186,7 @@ var slidingArrivals = map[string]arrival{
 // run asks so many times, and returns the definition with all grants, and how the answers differ from it.
 func (ask arrival) run(s *slidingServer, limit ratelimit.Limit, times int, seed uint64) (d *slidingDefinition, found string) {
 	s.t.Helper()
-	d = &slidingDefinition{limit: limit}
+	d = &slidingDefinition{limit: oracle.Limit(limit)}
 	rng := rand.New(rand.NewPCG(seed, 1))
 	k := newClient(s.t, s.rdb).Limiter("k", limit, bySliding)
 	var last ratelimit.Result
@@ -238,7 +203,7 @@ func (ask arrival) run(s *slidingServer, limit ratelimit.Limit, times int, seed 
 
 // aboveLog returns by which part of the rate the worst interval of a Per holds more than a sliding log would grant.
 func (d *slidingDefinition) aboveLog() float64 {
-	return max(0, oracle.ExcessWithin(d.limit.Per-1, d.grants(), oracle.Limit(d.limit).LogBound())) / float64(d.limit.Rate)
+	return max(0, oracle.ExcessWithin(d.limit.Per-1, d.grants(), d.limit.LogBound())) / float64(d.limit.Rate)
 }
 
 func TestReplay_SlidingWindowIsItsDefinition(t *testing.T) {
@@ -304,7 +269,7 @@ func TestSlidingWindow_RequestsOfOneScript(t *testing.T) {
 	t.Parallel()
 	for _, inOrder := range []bool{false, true} {
 		s, rng, limit := newSlidingServer(t), rand.New(rand.NewPCG(1, 1)), perSeconds(30, 60)
-		k, d := newClient(t, s.rdb).Limiter("k", limit, bySliding), &slidingDefinition{limit: limit}
+		k, d := newClient(t, s.rdb).Limiter("k", limit, bySliding), &slidingDefinition{limit: oracle.Limit(limit)}
 		for range 300 {
 			s.now += rng.Int64N(20_000)
 			requests := make([]int64, 1+rng.IntN(12))
@@ -314,7 +279,6 @@ func TestSlidingWindow_RequestsOfOneScript(t *testing.T) {
 			results, _ := s.asks(k, inOrder, requests...)
 			all := true
 			for i, n := range requests {
-				left, per := d.left(s.now)
 				fits := n > 0 && (all || !inOrder) && d.fits(s.now, n)
 				if n > 0 {
 					require.Equal(t, fits, results[i].Allowed, "%v: %+v", requests, results)
@@ -322,9 +286,8 @@ func TestSlidingWindow_RequestsOfOneScript(t *testing.T) {
 				}
 				if fits {
 					d.grant(s.now, n)
-					left, _ = d.left(s.now)
 				}
-				require.Equal(t, max(0, left)/per, results[i].Remaining)
+				require.Equal(t, d.left(s.now), results[i].Remaining)
 			}
 		}
 		require.Greater(t, len(d.ms), 400)
@@ -474,7 +437,7 @@ func TestSlidingWindow_LargestLimits(t *testing.T) {
 		{Rate: 28_000, Per: ratelimit.MaxPer, Burst: 28_000},
 		{Rate: ratelimit.MaxRate, Per: 2_000_000 * time.Millisecond, Burst: ratelimit.MaxRate},
 	} {
-		s, rng, d := newSlidingServer(t), rand.New(rand.NewPCG(1, 1)), &slidingDefinition{limit: limit}
+		s, rng, d := newSlidingServer(t), rand.New(rand.NewPCG(1, 1)), &slidingDefinition{limit: oracle.Limit(limit)}
 		k := newClient(t, s.rdb).Limiter("k", limit, bySliding)
 		s.now -= s.now % limit.Per.Milliseconds()
 		for range 200 {

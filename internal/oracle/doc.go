@@ -2,6 +2,7 @@
 // library: the tests of package ratelimit, the robustness tests and the simulation compare what the library grants
 // with it.
 //
-// A [Bound] is how much any interval may hold. It judges callers that know only between which instants they were
-// granted something, in whatever order.
+// An [Algorithm] is exact: it says what is granted at an instant. It judges servers whose clock, and whose order of
+// calls, the test knows. A [Bound] follows from it, and is how much any interval may hold. It judges callers that
+// know only between which instants they were granted something, in whatever order.
 package oracle

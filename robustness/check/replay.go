@@ -7,190 +7,41 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/oracle"
 )
 
-// Rate is a limit: so many permits in a period, of which a bucket holds as many as its burst.
-type Rate struct {
-	Permits int64
-	Per     time.Duration
-	Burst   int64
-}
-
-// cost is the time in which n permits come back.
-func (r Rate) cost(n int64) int64 { return int64(float64(n) * float64(r.Per) / float64(r.Permits)) }
-
-// Algorithm is the definition of a limit, as plain as it can be.
-type Algorithm interface {
-	// Free returns the first instant from at on at which n permits may be granted.
-	Free(at, n int64, r Rate) int64
-	// Grant takes n permits at an instant.
-	Grant(at, n int64, r Rate)
-	// Reset forgets what was taken.
-	Reset()
-}
-
-// Bucket is the generic cell rate algorithm: taken permits come back one by one.
-type Bucket struct{ tat int64 } // when all permits are back
-
-// Free implements Algorithm.
-func (b *Bucket) Free(at, n int64, r Rate) int64 {
-	if n > r.Burst {
-		return never
-	}
-	return max(at, b.tat+r.cost(n)-r.cost(r.Burst))
-}
-
-// Grant implements Algorithm.
-func (b *Bucket) Grant(at, n int64, r Rate) { b.tat = max(b.tat, at) + r.cost(n) }
-
-// Reset implements Algorithm.
-func (b *Bucket) Reset() { b.tat = 0 }
-
-// Windows are fixed windows: one begins with the first grant after the one before has ended, and lasts as long
-// as the longest period of a grant in it.
-type Windows struct {
-	Early              int64 // how much sooner one may end: a grant in that time counts in the next
-	begins, ends, used int64
-}
-
-// Free implements Algorithm.
-func (w *Windows) Free(at, n int64, r Rate) int64 {
-	switch {
-	case n > r.Permits:
-		return never
-	case at >= w.ends:
-		return at
-	case w.used+n <= r.Permits:
-		return max(at, w.begins) // waiters may have begun it ahead of its time
-	default:
-		return w.ends
-	}
-}
-
-// Grant implements Algorithm.
-func (w *Windows) Grant(at, n int64, r Rate) {
-	if at >= w.ends-w.Early {
-		w.begins, w.ends, w.used = at, at, 0
-	}
-	w.used += n
-	w.ends = max(w.ends, w.begins+int64(r.Per))
-}
-
-// Reset implements Algorithm.
-func (w *Windows) Reset() { *w = Windows{Early: w.Early} }
-
-// SlidingLog counts the grants of the last period.
-type SlidingLog struct{ entries [][2]int64 } // instants and permits
-
-// Free implements Algorithm.
-func (l *SlidingLog) Free(at, n int64, r Rate) int64 {
-	if n > r.Permits {
-		return never
-	}
-	used := n
-	for _, e := range slices.Backward(l.entries) {
-		if end := e[0] + int64(r.Per); end > at {
-			if used += e[1]; used > r.Permits {
-				// The entries are in order: this one has to leave, and all before it. One that waits overtakes none.
-				return max(end, l.entries[len(l.entries)-1][0])
-			}
-		}
-	}
-	return at
-}
-
-// Grant implements Algorithm.
-func (l *SlidingLog) Grant(at, n int64, _ Rate) {
-	l.entries = append(l.entries, [2]int64{at, n})
-	slices.SortStableFunc(l.entries, func(a, b [2]int64) int { return cmp.Compare(a[0], b[0]) })
-}
-
-// Reset implements Algorithm.
-func (l *SlidingLog) Reset() { l.entries = nil }
-
 // Either is a limit of which it is not known by which definition it grants: permits are free by all of them.
-type Either []Algorithm
+type Either []oracle.Algorithm
 
-// Free implements Algorithm.
-func (e Either) Free(at, n int64, r Rate) (free int64) {
+// Free implements [oracle.Algorithm].
+func (e Either) Free(at, n int64, l oracle.Limit) (free int64) {
 	for _, a := range e {
-		free = max(free, a.Free(at, n, r))
+		free = max(free, a.Free(at, n, l))
 	}
 	return free
 }
 
-// Grant implements Algorithm.
-func (e Either) Grant(at, n int64, r Rate) {
+// Grant implements [oracle.Algorithm].
+func (e Either) Grant(at, n int64, l oracle.Limit) {
 	for _, a := range e {
-		a.Grant(at, n, r)
+		a.Grant(at, n, l)
 	}
 }
 
-// Reset implements Algorithm.
+// Reset implements [oracle.Algorithm].
 func (e Either) Reset() {
 	for _, a := range e {
 		a.Reset()
 	}
 }
 
-// SlidingWindow counts the permits of a window and of the one before it, which it weighs by the share of it that lies
-// within the last period. Windows follow a clock, and all have the same period.
-type SlidingWindow struct {
-	Epoch                     int64 // what the clock shows at instant 0
-	begins, previous, current int64
-}
-
-// turn begins the window of an instant.
-func (w *SlidingWindow) turn(at, per int64) {
-	begins := (at + w.Epoch) / per * per
-	switch {
-	case begins <= w.begins:
-		return
-	case begins == w.begins+per:
-		w.previous = w.current
-	default:
-		w.previous = 0
-	}
-	w.begins, w.current = begins, 0
-}
-
-// Free implements Algorithm.
-func (w *SlidingWindow) Free(at, n int64, r Rate) int64 {
-	if n > r.Permits {
-		return never
-	}
-	at = max(at, w.begins-w.Epoch) // what was taken later is not known to be taken before
-	for next, per := *w, int64(r.Per); ; {
-		next.turn(at, per)
-		ends := next.begins + per - w.Epoch
-		switch room := r.Permits - next.current - n; {
-		case room < 0:
-			at = ends
-		case next.previous <= room:
-			return at
-		default:
-			return max(at, ends-room*per/next.previous)
-		}
-	}
-}
-
-// Grant implements Algorithm.
-func (w *SlidingWindow) Grant(at, n int64, r Rate) {
-	w.turn(at, int64(r.Per))
-	w.current += n
-}
-
-// Reset implements Algorithm.
-func (w *SlidingWindow) Reset() { *w = SlidingWindow{Epoch: w.Epoch} }
-
-const never = int64(1) << 62
-
 // Ask is a request for permits of one limit, and what became of it.
 type Ask struct {
 	ID             uint64
 	N              int64
-	Rate           Rate // the largest that may have been in force
-	Least          Rate // the smallest
+	Limit          oracle.Limit // the largest that may have been in force
+	Least          oracle.Limit // the smallest
 	Called, Return int64
 	By             int   // the process
 	Slack          int64 // how much longer than by the definition its answer may tell it to wait
@@ -225,14 +76,14 @@ func (a *Ask) Left(at int64) int64 {
 	return n
 }
 
-func (a *Ask) describe(r Rate) string {
-	return fmt.Sprintf("request %d for %d of %d per %v", a.ID, a.N, r.Permits, r.Per)
+func (a *Ask) describe(l oracle.Limit) string {
+	return fmt.Sprintf("request %d for %d of %d per %v", a.ID, a.N, l.Rate, l.Per)
 }
 
 // Replay judges the requests for one limit by its definition. Rounding is how much earlier than by the
 // definition the server may grant, as it counts in whole units of time. Resets are the instants at which the
 // server forgot what was taken; executed are those at which it executed a script about the limit.
-func Replay(define func() Algorithm, asks []*Ask, resets, executed []int64, rounding int64) (faults []Fault) {
+func Replay(define func() oracle.Algorithm, asks []*Ask, resets, executed []int64, rounding int64) (faults []Fault) {
 	r := replay{define, slices.Clone(asks), resets, executed, rounding, map[*Ask]int{}, map[*Ask]bool{}}
 	r.asks = slices.DeleteFunc(r.asks, func(a *Ask) bool { return !a.Granted })
 	for {
@@ -244,14 +95,14 @@ func Replay(define func() Algorithm, asks []*Ask, resets, executed []int64, roun
 			r.excused[early] = true
 			faults = append(faults, Fault{Promise: "a limit is kept", Detail: fmt.Sprintf(
 				"%s was granted at %v, %v before there were permits",
-				early.describe(early.Rate), time.Duration(at), time.Duration(min(free, never)-at))})
+				early.describe(early.Limit), time.Duration(at), time.Duration(min(free, oracle.Never)-at))})
 		}
 	}
 }
 
 // replay is a search for instants at which the server may have granted requests.
 type replay struct {
-	define           func() Algorithm
+	define           func() oracle.Algorithm
 	asks             []*Ask
 	resets, executed []int64
 	rounding         int64
@@ -276,24 +127,24 @@ func (r *replay) run() (early *Ask, at, free int64) {
 		if a.Waits {
 			from, used = min(now, a.Called), a.Return
 		}
-		free := alg.Free(from, a.N, a.Rate)
-		if w, ok := alg.(*Windows); ok && free > used+r.rounding && r.opened(w, now, a.Rate) {
+		free := alg.Free(from, a.N, a.Limit)
+		if w, ok := alg.(*oracle.Windows); ok && free > used+r.rounding && r.opened(w, now, a.Limit) {
 			w.Reset()
 			free = now
 		}
 		if free > used+r.rounding && !r.excused[a] {
 			return a, now, free
 		}
-		alg.Grant(min(free, used), a.N, a.Rate)
+		alg.Grant(min(free, used), a.N, a.Limit)
 	}
 	return nil, 0, 0
 }
 
 // opened reports whether a request whose caller learned of nothing may have begun a window before the one that
 // the replay saw begin.
-func (r *replay) opened(w *Windows, now int64, rate Rate) bool {
+func (r *replay) opened(w *oracle.Windows, now int64, limit oracle.Limit) bool {
 	return slices.ContainsFunc(r.executed, func(u int64) bool {
-		return u < w.begins && u >= w.begins-int64(rate.Per) && u+int64(rate.Per) <= now+r.rounding
+		return u < w.Begins && u >= w.Begins-int64(limit.Per) && u+int64(limit.Per) <= now+r.rounding
 	})
 }
 
@@ -355,18 +206,18 @@ func (r *replay) shake(early *Ask, now int64) bool {
 // processes need not know of it. Charged are the permits that the server charged, if that is known: a denial may be due
 // to those that no request has got. A process charges some for waiters who leave, or are to come.
 func Denials(
-	define func() Algorithm, asks, charged []*Ask, resets, changes []int64, rounding, patience int64,
+	define func() oracle.Algorithm, asks, charged []*Ask, resets, changes []int64, rounding, patience int64,
 ) (faults []Fault) {
 	asks = slices.Clone(asks)
 	slices.SortStableFunc(asks, func(a, b *Ask) int { return cmp.Compare(a.Called, b.Called) })
-	unsure := never
+	unsure := oracle.Never
 	for _, a := range asks {
 		if a.Unsure {
 			unsure = min(unsure, a.Called)
 		}
 	}
 	for _, a := range asks {
-		if a.Return >= unsure || a.Behind || a.N > a.Least.Permits || a.N > a.Least.Burst {
+		if a.Return >= unsure || a.Behind || a.N > a.Least.Rate || a.N > a.Least.Burst {
 			continue
 		}
 		since, changed := a.Called, false
@@ -422,7 +273,7 @@ func before(charged []*Ask, a *Ask) (others []*Ask) {
 
 // worst returns the first instant from at on at which there are permits for a request at the latest: as if all
 // others that were called before it returned had been granted.
-func worst(alg Algorithm, asks []*Ask, a *Ask, resets []int64, at int64) int64 {
+func worst(alg oracle.Algorithm, asks []*Ask, a *Ask, resets []int64, at int64) int64 {
 	type event struct {
 		at  int64
 		ask *Ask
@@ -445,7 +296,7 @@ func worst(alg Algorithm, asks []*Ask, a *Ask, resets []int64, at int64) int64 {
 			continue
 		}
 		n := e.ask.Left(at)
-		alg.Grant(max(e.at, alg.Free(e.at, n, e.ask.Least)%never), n, e.ask.Least)
+		alg.Grant(max(e.at, alg.Free(e.at, n, e.ask.Least)%oracle.Never), n, e.ask.Least)
 	}
 	return alg.Free(at, a.N, a.Least)
 }

@@ -6,47 +6,48 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/oracle"
 	"github.com/cogwheel-go/cogwheel/robustness/check"
 )
 
 const second = int64(time.Second)
 
 // five are five permits a second.
-var five = check.Rate{Permits: 5, Per: time.Second, Burst: 5}
+var five = oracle.Limit{Rate: 5, Per: time.Second, Burst: 5}
 
 // grant is a request that the server granted at an instant, a hundredth of a second after its call.
-func grant(at, n int64, r check.Rate) *check.Ask {
+func grant(at, n int64, r oracle.Limit) *check.Ask {
 	return &check.Ask{
-		N: n, Rate: r, Least: r, Called: at - second/100, Return: at + second/100, Instants: []int64{at}, Granted: true,
+		N: n, Limit: r, Least: r, Called: at - second/100, Return: at + second/100, Instants: []int64{at}, Granted: true,
 	}
 }
 
 // denial is a request for a permit that was denied at an instant.
-func denial(at int64, r check.Rate, retry time.Duration) *check.Ask {
+func denial(at int64, r oracle.Limit, retry time.Duration) *check.Ask {
 	a := grant(at, 1, r)
 	a.Granted, a.Denied, a.Retry = false, true, retry
 	return a
 }
 
-func bucket() check.Algorithm  { return new(check.Bucket) }
-func windows() check.Algorithm { return new(check.Windows) }
-func slides() check.Algorithm  { return new(check.SlidingLog) }
+func bucket() oracle.Algorithm  { return new(oracle.Bucket) }
+func windows() oracle.Algorithm { return new(oracle.Windows) }
+func slides() oracle.Algorithm  { return new(oracle.SlidingLog) }
 
 // either has windows that may end 2 ms early.
-func either() check.Algorithm {
-	return check.Either{new(check.Windows), &check.Windows{Early: second / 500}}
+func either() oracle.Algorithm {
+	return check.Either{new(oracle.Windows), &oracle.Windows{Early: second / 500}}
 }
 
 // weighed has windows that begin in the middle of each second.
-func weighed() check.Algorithm { return &check.SlidingWindow{Epoch: 3*second - second/2} }
+func weighed() oracle.Algorithm { return &oracle.SlidingWindow{Epoch: 3*second - second/2} }
 
 func TestReplay_KeepsTheDefinition(t *testing.T) {
 	t.Parallel()
 	waiter := grant(second+second/2, 1, five) // asked within the first window, for a permit of the next
 	waiter.Waits, waiter.Return = true, 2*second
-	lowered := check.Rate{Permits: 2, Per: time.Second, Burst: 2}
+	lowered := oracle.Limit{Rate: 2, Per: time.Second, Burst: 2}
 	for what, c := range map[string]struct {
-		of     func() check.Algorithm
+		of     func() oracle.Algorithm
 		asks   []*check.Ask
 		resets []int64
 		broken int
@@ -104,11 +105,11 @@ func TestReplay_KeepsTheDefinition(t *testing.T) {
 
 func TestDenials_AreForWantOfPermits(t *testing.T) {
 	t.Parallel()
-	lowered := check.Rate{Permits: 2, Per: time.Second, Burst: 2}
+	lowered := oracle.Limit{Rate: 2, Per: time.Second, Burst: 2}
 	stranded := grant(5*second, 1, five)
 	stranded.Called, stranded.Waits = second+second/10, true
 	for what, c := range map[string]struct {
-		of     func() check.Algorithm
+		of     func() oracle.Algorithm
 		asks   []*check.Ask
 		broken string
 	}{

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/oracle"
 	"github.com/cogwheel-go/cogwheel/robustness/check"
 )
 
@@ -19,15 +20,15 @@ type charge struct {
 }
 
 // of reports whether the charge may be of a request: whether it was made under the same limit.
-func (c *charge) of(kind string, r check.Rate) bool {
+func (c *charge) of(kind string, r oracle.Limit) bool {
 	switch kind {
 	case windowKind, slidingKind:
-		return c.most == r.Permits
+		return c.most == r.Rate
 	case bucketKind:
-		whole := int64(r.Per) / r.Permits
+		whole := int64(r.Per) / r.Rate
 		permits := (c.price + whole/2) / whole
-		ahead := c.most - r.Burst*int64(r.Per)/r.Permits
-		fraction := time.Duration(c.price - permits*int64(r.Per)/r.Permits).Abs()
+		ahead := c.most - r.Burst*int64(r.Per)/r.Rate
+		fraction := time.Duration(c.price - permits*int64(r.Per)/r.Rate).Abs()
 		reserved := time.Duration(ahead-maxReserve*1000).Abs() < 2*time.Microsecond
 		return permits > 0 && fraction < 2*time.Microsecond && (ahead > -2000 && ahead < int64(time.Second) || reserved)
 	default:
@@ -132,7 +133,7 @@ func judgeDebts(kind string, asks []*check.Ask, about []execution, link int) (fa
 		m.may = append(m.may, may)
 		missing := a.N
 		if kind == bucketKind {
-			missing = (a.N*int64(a.Rate.Per)/a.Rate.Permits - 1000*a.N) / 1000
+			missing = (a.N*int64(a.Limit.Per)/a.Limit.Rate - 1000*a.N) / 1000
 		}
 		for missing > 0 {
 			got := m.pay(k, missing, make(map[int]bool))
@@ -162,7 +163,7 @@ func judgeCharges(
 	}
 	need := func(a *check.Ask) int64 {
 		if kind == bucketKind {
-			return (a.N*int64(a.Rate.Per) - 1000*a.N) / a.Rate.Permits
+			return (a.N*int64(a.Limit.Per) - 1000*a.N) / a.Limit.Rate
 		}
 		return a.N
 	}
@@ -172,13 +173,13 @@ func judgeCharges(
 			from := c.at
 			if kind == bucketKind { // a part of a charge may be used before the rest
 				part := c.until - c.price + min(c.price, need(a))
-				from = max(from, part-a.Rate.Burst*int64(a.Rate.Per)/a.Rate.Permits)
+				from = max(from, part-a.Limit.Burst*int64(a.Limit.Per)/a.Limit.Rate)
 			}
 			since := a.Called - kept
 			if kind == windowKind || kind == slidingKind { // each use of what is kept lets the rest be kept for longer
-				since -= int64(a.Rate.Per)
+				since -= int64(a.Limit.Per)
 			}
-			if c.of(kind, a.Rate) && c.at >= since && from <= a.Return+rounding {
+			if c.of(kind, a.Limit) && c.at >= since && from <= a.Return+rounding {
 				may = append(may, i)
 			}
 		}
@@ -212,7 +213,7 @@ func judgeCharges(
 			if missing -= got; got == 0 {
 				faults = append(faults, check.Fault{Promise: "what a process grants is charged", Detail: fmt.Sprintf(
 					"request %d for %d of %d per %v was granted at %v, of which %d were not charged to the limit then",
-					a.ID, a.N, a.Rate.Permits, a.Rate.Per, time.Duration(a.Return), missing)})
+					a.ID, a.N, a.Limit.Rate, a.Limit.Per, time.Duration(a.Return), missing)})
 				break
 			}
 		}

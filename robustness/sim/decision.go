@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/oracle"
 	"github.com/cogwheel-go/cogwheel/robustness/check"
 )
 
@@ -161,9 +162,9 @@ func (e *execution) charges() (charged []*check.Ask) {
 	}
 	charge := func(n, count, permits int64, per time.Duration) {
 		for range count {
-			rate := check.Rate{Permits: permits, Per: per, Burst: permits}
+			rate := oracle.Limit{Rate: permits, Per: per, Burst: permits}
 			charged = append(charged, &check.Ask{
-				N: n, Rate: rate, Least: rate, By: e.link, Called: e.at, Return: e.at, Granted: true,
+				N: n, Limit: rate, Least: rate, By: e.link, Called: e.at, Return: e.at, Granted: true,
 			})
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/oracle"
 	"github.com/cogwheel-go/cogwheel/robustness/check"
 )
 
@@ -45,8 +46,8 @@ type Grant struct {
 func JudgeGrants(kind string, granted []Grant, scripts ...Script) (wrong []string) {
 	var asks []*check.Ask
 	for i, g := range granted {
-		rate := check.Rate{Permits: g.Rate, Per: time.Second, Burst: g.Rate}
-		asks = append(asks, &check.Ask{ID: uint64(i), N: 1, Rate: rate, Called: int64(g.Called), Return: int64(g.Return)})
+		rate := oracle.Limit{Rate: g.Rate, Per: time.Second, Burst: g.Rate}
+		asks = append(asks, &check.Ask{ID: uint64(i), N: 1, Limit: rate, Called: int64(g.Called), Return: int64(g.Return)})
 	}
 	charges, given := chargesOf(kind, executions(scripts), 1)
 	for _, f := range judgeCharges(kind, asks, charges, given, keptFor, int64(time.Millisecond)) {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/oracle"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/robustness/check"
 )
@@ -64,19 +65,19 @@ func (w *world) about(o *Object) (about []execution, charged []*check.Ask, reset
 }
 
 // definition returns the definition of a kind of limit, and how much earlier the server may grant.
-func (w *world) definition(kind string) (define func() check.Algorithm, rounding int64) {
+func (w *world) definition(kind string) (define func() oracle.Algorithm, rounding int64) {
 	switch kind {
 	case windowKind:
-		return func() check.Algorithm {
-			return check.Either{new(check.Windows), &check.Windows{Early: windowRounding}}
+		return func() oracle.Algorithm {
+			return check.Either{new(oracle.Windows), &oracle.Windows{Early: windowRounding}}
 		}, windowRounding
 	case slidingKind:
 		epoch := w.start.UnixNano()
-		return func() check.Algorithm { return &check.SlidingWindow{Epoch: epoch} }, windowRounding
+		return func() oracle.Algorithm { return &oracle.SlidingWindow{Epoch: epoch} }, windowRounding
 	case storedKind:
-		return func() check.Algorithm { return new(check.SlidingLog) }, windowRounding
+		return func() oracle.Algorithm { return new(oracle.SlidingLog) }, windowRounding
 	}
-	return func() check.Algorithm { return new(check.Bucket) }, bucketRounding
+	return func() oracle.Algorithm { return new(oracle.Bucket) }, bucketRounding
 }
 
 func (w *world) judgeLimit(i int, o *Object) []check.Fault {
@@ -107,7 +108,7 @@ func (w *world) judgeLimit(i int, o *Object) []check.Fault {
 			return o != r && o.object == i && o.link == r.link && o.Waits && !r.Waits &&
 				o.Called <= r.Return && o.Return >= r.Called
 		})
-		r.Least, r.Slack = r.Rate, 2*int64(w.Most)
+		r.Least, r.Slack = r.Limit, 2*int64(w.Most)
 		if len(w.Faults) > 0 { // an answer may have been on its way for long
 			r.Slack += int64(w.slack() + w.outages())
 		}
@@ -115,7 +116,7 @@ func (w *world) judgeLimit(i int, o *Object) []check.Fault {
 		if r.source == ratelimit.SourceDegraded.String() {
 			// Which limit a process knows of those that are stored is not known if they change.
 			if r.Granted && w.Policy == "share" && (o.Kind != storedKind || len(w.limits) == 0) {
-				of := shareOf{r.process, r.Rate}
+				of := shareOf{r.process, r.Limit}
 				byPolicy[of] = append(byPolicy[of], r.share())
 			}
 			if r.Unsure = true; r.Granted {
@@ -164,13 +165,13 @@ func (w *world) bursts(object int) (us []int64) {
 // shareOf is the part of a limit that a process has to itself.
 type shareOf struct {
 	process int
-	limit   check.Rate
+	limit   oracle.Limit
 }
 
 // judgeShares replays what a policy granted in each process.
 func judgeShares(byPolicy map[shareOf][]*check.Ask) (faults []check.Fault) {
 	for of, asks := range byPolicy {
-		bucket := func() check.Algorithm { return new(check.Bucket) }
+		bucket := func() oracle.Algorithm { return new(oracle.Bucket) }
 		for _, f := range check.Replay(bucket, asks, nil, nil, bucketRounding) {
 			f.Promise, f.Detail = "a share is kept", fmt.Sprintf("process %d: %s", of.process, f.Detail)
 			faults = append(faults, f)
@@ -215,29 +216,29 @@ func (w *world) judgePolicy(object int) (faults []check.Fault) {
 func (r *request) share() *check.Ask {
 	a := r.Ask
 	a.Instants = []int64{a.Return, a.Called} // a waiter gets its permits when they are there
-	a.Rate.Per *= shares
-	a.Rate.Burst = max(1, a.Rate.Burst/shares)
+	a.Limit.Per *= shares
+	a.Limit.Burst = max(1, a.Limit.Burst/shares)
 	return &a
 }
 
-// rates gives requests of a stored limit the rates that were in force while they were under way: callers do not
+// rates gives requests of a stored limit the limits that were in force while they were under way: callers do not
 // know them.
 func rates(asks []*check.Ask, about []execution) {
 	for _, a := range asks {
-		a.Rate, a.Least = check.Rate{}, check.Rate{}
+		a.Limit, a.Least = oracle.Limit{}, oracle.Limit{}
 		for _, e := range about {
 			if e.rate == 0 || e.at > a.Return {
 				continue
 			}
-			rate := check.Rate{Permits: e.rate, Per: e.per, Burst: e.rate}
-			if e.at < a.Called || a.Rate.Permits == 0 {
-				a.Rate, a.Least = rate, rate
+			limit := oracle.Limit{Rate: e.rate, Per: e.per, Burst: e.rate}
+			if e.at < a.Called || a.Limit.Rate == 0 {
+				a.Limit, a.Least = limit, limit
 			}
-			if rate.Permits > a.Rate.Permits {
-				a.Rate = rate
+			if limit.Rate > a.Limit.Rate {
+				a.Limit = limit
 			}
-			if rate.Permits < a.Least.Permits {
-				a.Least = rate
+			if limit.Rate < a.Least.Rate {
+				a.Least = limit
 			}
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/cogwheel-go/cogwheel/internal/oracle"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/robustness/check"
 )
@@ -134,7 +135,7 @@ func (w *world) ask(ctx context.Context, p *process, o Op, a *activity) {
 	l := p.limiterOf(object, limit, o.N)
 	r := &request{object: o.Object, link: p.link.number, process: p.number}
 	r.By = r.link
-	r.N, r.Rate, r.Waits = o.N, check.Rate{Permits: limit.Rate, Per: limit.Per, Burst: limit.Burst}, o.Action == Take
+	r.N, r.Limit, r.Waits = o.N, oracle.Limit(limit), o.Action == Take
 	w.mu.Lock()
 	w.ids++
 	r.ID, r.Called = w.ids, w.stampLocked()

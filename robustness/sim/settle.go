@@ -121,7 +121,7 @@ func (r *request) settlements(kind string, about []execution) (booked, all []*ch
 		}
 		for range debt.N {
 			one := *debt
-			one.N, one.Least = 1, r.Rate
+			one.N, one.Least = 1, r.Limit
 			all = append(all, &one)
 		}
 	}
