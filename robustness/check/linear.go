@@ -13,6 +13,9 @@ import (
 	"github.com/cogwheel-go/cogwheel/robustness/history"
 )
 
+// Linear is exact, and needs to know what ends a hold. Overlap looks only at what clients relied on: so it says for how
+// long two of them did.
+//
 // The model of an object is the set of its holds, as Knossos' and Jepsen's models of locks are. A hold that was not
 // released by its client ends by an operation of the environment, which takes place at some instant between the
 // last sign of the hold and the end of its lease.
@@ -60,25 +63,14 @@ func (s state) without(id uint64) state {
 	return n
 }
 
-// taken returns how much the holds take. Those of one owner take as much as the largest of them.
-func (s state) taken() (sum int64) {
-	for id, o := range s.holds {
-		if o.owner != 0 && s.isCovered(id, o) {
-			continue
+func (s state) taken() int64 {
+	return taken(func(yield func(uint64, int64) bool) {
+		for _, o := range s.holds {
+			if !yield(o.owner, o.weight) {
+				return
+			}
 		}
-		sum += o.weight
-	}
-	return sum
-}
-
-// isCovered reports whether another hold of the owner stands for this one.
-func (s state) isCovered(id uint64, o operation) bool {
-	for other, h := range s.holds {
-		if h.owner == o.owner && (h.weight > o.weight || h.weight == o.weight && other < id) {
-			return true
-		}
-	}
-	return false
+	})
 }
 
 // owned reports whether the owner has a hold.

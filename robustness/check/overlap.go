@@ -108,18 +108,28 @@ func Overlap(calls []*history.Call, r Rules) (longest time.Duration, most int64,
 	return longest, most, faults
 }
 
-// taken returns how much the holds take. Those of one owner take as much as the largest of them.
-func (r Rules) taken(holds iter.Seq[*history.Call]) (sum int64) {
+func (r Rules) taken(holds iter.Seq[*history.Call]) int64 {
+	return taken(func(yield func(uint64, int64) bool) {
+		for c := range holds {
+			if !yield(c.Owner, r.weight(c)) {
+				return
+			}
+		}
+	})
+}
+
+// taken returns how much holds take, given the owner and the weight of each. Those of one owner take as much as the
+// largest of them.
+func taken(holds iter.Seq2[uint64, int64]) (sum int64) {
 	var owned map[uint64]int64
-	for c := range holds {
-		w := r.weight(c)
-		if c.Owner != 0 {
+	for owner, w := range holds {
+		if owner != 0 {
 			if owned == nil {
 				owned = make(map[uint64]int64)
 			}
-			had := owned[c.Owner]
-			owned[c.Owner] = max(had, w)
-			w = owned[c.Owner] - had
+			had := owned[owner]
+			owned[owner] = max(had, w)
+			w = owned[owner] - had
 		}
 		sum += w
 	}

@@ -52,7 +52,8 @@ type task struct {
 }
 
 // Tasks checks tasks after a run at whose end the queues are empty. Whether a call that returned an error took effect
-// is unknown; it did so before the next call for that id that returned none.
+// is unknown; it did so before the next call for that id that returned none. The simulation knows the order in which
+// its server executed the calls, and replays them by the rules of package delay instead.
 func Tasks(events []history.Event, r TaskRules) (TaskFigures, []Fault) {
 	all := &tasks{TaskRules: r, stops: Stops(events), kills: make(map[int]int64)}
 	for _, e := range events {
