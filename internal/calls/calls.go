@@ -172,16 +172,16 @@ func (j *Job) failed(err error) {
 	j.over()
 }
 
-// check checks the node if a call failed because of its connection, once for each job, unless it was checked while the
-// call was in flight. It reports whether the job goes on.
+// check checks the node if a call failed because of its connection, once for each job, unless a check has found while the
+// call was in flight that the node is not well. It reports whether the job goes on.
 func (j *Job) check(err error) bool {
 	s := j.line.sender
 	if j.checked || !redisconn.OfConnection(err) {
 		return false
 	}
 	j.checked = true
-	if known, found := s.line(j.key).foundSince(j.reply.SentAt); known {
-		j.goOn(err, found)
+	if trouble := s.line(j.key).troubleSince(j.reply.SentAt); trouble != nil {
+		j.goOn(err, trouble)
 		return true
 	}
 	key := j.key

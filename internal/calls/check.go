@@ -60,11 +60,15 @@ func (s *Sender) LastCheck(key string) (began time.Time, inProgress bool) {
 	return l.checkedAt, l.health != nil
 }
 
-// foundSince returns the result of a check of the node that began after t and has ended.
-func (l *line) foundSince(t time.Time) (known bool, found error) {
+// troubleSince returns what the last check has found, if it began after t, has ended, and the node was not well. If it
+// was well, connections may have failed after the check.
+func (l *line) troubleSince(t time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.health == nil && l.checkedAt.After(t), l.found
+	if l.health != nil || !l.checkedAt.After(t) {
+		return nil
+	}
+	return l.found
 }
 
 // runCheck runs a check. A hook of the redis client may panic, or end the goroutine.

@@ -80,6 +80,31 @@ func TestCheck_LetsCallsPassStalledOnes(t *testing.T) {
 	}
 }
 
+// Connections may fail between a check and the failure of a call that was on its way meanwhile.
+func TestCheck_FollowsAFailureAfterTheLastOne(t *testing.T) {
+	t.Parallel()
+	checking(t, int64(0), func(t *testing.T, s *calls.Sender) {
+		fails, over := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(over)
+			s.Do(t.Context(), calls.Request{Key: "k", Send: func(ctx context.Context) *redis.Cmd {
+				<-fails
+				cmd := redis.NewCmd(ctx)
+				cmd.SetErr(io.EOF)
+				return cmd
+			}})
+		}()
+		time.Sleep(time.Second)
+		require.NoError(t, check(s))
+		time.Sleep(time.Second)
+		failed := s.Wheel.Now()
+		close(fails)
+		<-over
+		began, _ := s.LastCheck("k")
+		require.False(t, began.Before(failed), "%v before the failure", failed.Sub(began))
+	})
+}
+
 // A call whose connection failed is repeated once more than its retries if the node is well. A node that refuses the
 // client gives the error.
 func TestCheck_RepeatsACallOnce(t *testing.T) {
