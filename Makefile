@@ -56,7 +56,7 @@ test-all: redis race $(GOTESTSUM)
 
 .PHONY: test-modules
 test-modules: # benchmarks run one after the other, and their plotting library takes a minute to build for the race detector
-	$(call each, $(GOTESTSUM) --format pkgname --hide-summary skipped --jsonfile $(CURDIR)/bin/tests/$$(echo $$dir | tr / -).json -- \
+	$(call each, $(GOTESTSUM) --format pkgname --hide-summary skipped --jsonfile $(CURDIR)/bin/tests/$$(basename $$PWD).json -- \
 		$(filter-out -race,$(TEST)) $$([ $$dir = benchmarks ] || echo -race) $$([ $$dir != . ] || echo $(LONGEST)) ./...)
 
 # Built as the linter is.
