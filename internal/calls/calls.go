@@ -172,8 +172,8 @@ func (j *Job) failed(err error) {
 	j.over()
 }
 
-// check checks the node if a call failed because of its connection, once for each job, unless a check has found while the
-// call was in flight that the node is not well. It reports whether the job goes on.
+// check checks the node if a call failed because of its connection, once for each job, unless a check has found, while
+// the call was in flight, that the node is not well. It reports whether the job goes on.
 func (j *Job) check(err error) bool {
 	s := j.line.sender
 	if j.checked || !redisconn.OfConnection(err) {
