@@ -25,6 +25,9 @@ const (
 	lease = redistest.SafeLease
 	// slack is for a machine that stands still, and for pauses between tries.
 	slack = 2 * time.Second
+	// oldest is the age up to which a connection to a former primary is used for renewals. The last renewal before that
+	// was parted, and the first one after that age, are a third of the lease earlier and later at most.
+	oldest = time.Second
 )
 
 // With each kind of client, and however it reaches its servers, the library keeps its promises through what happens to
@@ -159,7 +162,7 @@ func (r *run) play() {
 	r.replicate()
 	r.event.inject(r)
 	r.over = time.Now()
-	if !r.parted.IsZero() && r.over.Sub(r.parted)+r.stalled() > lease/2 {
+	if !r.parted.IsZero() && r.over.Sub(r.parted)+r.stalled() > lease/3-oldest {
 		r.event.keeps = false // what the new primary knew may expire before it hears of a renewal
 	}
 	r.each(func(s *service) { s.continues(r) })
