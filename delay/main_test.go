@@ -10,7 +10,10 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 )
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+func TestMain(m *testing.M) {
+	redistest.Child(runCrashing)
+	redistest.Main(m)
+}
 
 func newClient(t testing.TB, rdb redis.UniversalClient, opts ...delay.Option) *delay.Client {
 	t.Helper()

@@ -24,7 +24,7 @@ type rule interface {
 // early. A firing counts when it is known not to be early.
 type wallRule interface {
 	rule
-	// begin reports whether the firing is early, and until when to wait. One that was moved is not.
+	// begin begins a firing, or reports that it is early, and until when to wait. A moved one is never early.
 	begin(now, due int64, moved bool) (deadline int64, early bool)
 }
 

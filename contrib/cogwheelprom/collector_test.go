@@ -25,7 +25,10 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+func TestMain(m *testing.M) {
+	redistest.Child(runPlayed)
+	redistest.Main(m)
+}
 
 // process has one object of each kind and their collectors.
 type process struct {

@@ -8,7 +8,6 @@
 // say what has to find it:
 //
 //	test: wheel TestEvery_|TestSchedule_     the tests of a folder, by the pattern of go test -run
-//	test: wheel -race TestStats_             the same with the race detector
 //	simulate: any                            drawn schedules of package sim; see Mutant.Simulate
 //	missed: no test stops a server           nothing finds it today, and why
 //
@@ -31,7 +30,6 @@ type Mutant struct {
 	Fault string
 
 	Folder string // of the tests that have to find it, "" if none have
-	Race   bool   // whether they run with the race detector
 	Run    string // the pattern of their names
 
 	// Simulate says how package sim has to find it: "any" by schedules of all kinds, "kind K" by those of a kind,
@@ -75,7 +73,6 @@ func parse(text string) (m Mutant, err error) {
 		switch key {
 		case "test":
 			m.Folder, m.Run, _ = strings.Cut(value, " ")
-			m.Run, m.Race = strings.CutPrefix(m.Run, "-race ")
 		case "simulate":
 			m.Simulate = value
 		case "missed":
@@ -130,7 +127,7 @@ func (m Mutant) Overlay(root, dir string) (file string, err error) {
 		if n := strings.Count(string(text), e.Old); n != 1 {
 			return "", fmt.Errorf("%s: %s has the text of edit %d %d times instead of once", m.Name, e.File, i+1, n)
 		}
-		replaced[path] = filepath.Join(dir, filepath.Base(e.File))
+		replaced[path] = filepath.Join(dir, fmt.Sprint(i, "-", filepath.Base(e.File)))
 		edited := strings.Replace(string(text), e.Old, e.New, 1)
 		if err := os.WriteFile(replaced[path], []byte(edited), 0o600); err != nil {
 			return "", err

@@ -80,11 +80,8 @@ func run(m mutants.Mutant) (by string, err error) {
 	if err != nil {
 		return "", err
 	}
-	args := []string{"test", "-overlay", overlay, "-vet=off", "-count=1", "-timeout=2m", "-run", m.Run}
-	if m.Race {
-		args = append(args, "-race")
-	}
-	cmd := exec.Command("go", append(args, ".")...)
+	args := []string{"test", "-overlay", overlay, "-vet=off", "-count=1", "-timeout=2m", "-run", m.Run, "."}
+	cmd := exec.Command("go", args...)
 	cmd.Dir = filepath.Join(root, m.Folder)
 	out, err := cmd.CombinedOutput()
 	text := string(out)
