@@ -44,15 +44,9 @@ type Lease struct {
 	sentAt  time.Time     // the instant before the request that obtained the present term was sent
 	lasts   time.Duration // length of the present term from sentAt
 	renewAt time.Duration // next renewal, counted from sentAt
-	err     error         // while held: the last failure of the backend; when ended: the reason
+	failure error         // the last failure of the backend, unless a renewal has succeeded since
 	timer   wheel.Timer
-	done    *doneContext // nil until Done or Context is called
-}
-
-// doneContext is a context that ends with a lease.
-type doneContext struct {
-	ctx    context.Context
-	cancel context.CancelCauseFunc
+	end     contexts.End // comes with the last phase; it has a lock of its own
 }
 
 // Key returns the Key of the Spec.
@@ -65,18 +59,11 @@ func (l *Lease) ID() string { return l.id }
 // loss is announced before the lease can end at the backend, provided that the process gets to run and that its
 // clock and the backend's differ in rate by at most one percent. A lease that the backend ends early is lost at
 // the next renewal.
-func (l *Lease) Done() <-chan struct{} { return l.doneContext().Done() }
+func (l *Lease) Done() <-chan struct{} { return l.end.Done() }
 
 // Err returns nil while the lease is held. Afterwards it always returns the same error: a *LostError, the
 // reason given to Close, or ErrClosed.
-func (l *Lease) Err() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.phase != ended {
-		return nil
-	}
-	return l.err
-}
+func (l *Lease) Err() error { return l.end.Err() }
 
 // Valid reports whether the holder may rely on the lease now. It counts suspend, so it is right immediately
 // after a suspended machine wakes, even if Done is not closed yet.
@@ -108,7 +95,7 @@ func (l *Lease) Context(parent context.Context) context.Context {
 	if parent == nil {
 		panic(argument.Nil("context"))
 	}
-	return contexts.EndingWith(parent, l.doneContext())
+	return l.end.Context(parent)
 }
 
 // Close ends the lease because its holder gives it back. reason becomes its Err; nil stands for ErrReleased.
@@ -123,7 +110,7 @@ func (l *Lease) Close(reason error) bool {
 	closed := l.endLocked(reason)
 	l.mu.Unlock()
 	if closed {
-		l.announceEnd(reason)
+		l.renewer.forget(l)
 	}
 	return closed
 }
@@ -173,7 +160,7 @@ func (l *Lease) loseLocked(cause error) (loss error) {
 	}
 	loss = cause
 	if !errors.Is(cause, ErrClosed) {
-		loss = l.lostErrorLocked(joined.Errors(cause, l.err))
+		loss = l.lostErrorLocked(joined.Errors(cause, l.failure))
 	}
 	l.endLocked(loss)
 	return loss
@@ -183,22 +170,21 @@ func (l *Lease) lostErrorLocked(cause error) *LostError {
 	return &LostError{Key: l.key, ID: l.id, Cause: cause, Due: l.deadlineLocked(), lossError: l.lossError}
 }
 
-// endLocked ends the lease, and reports whether this call did. If so, the caller passes err to announceEnd
-// after mu is unlocked.
+// endLocked ends the lease, and reports whether this call did. If so, the caller calls forget after mu is unlocked.
 func (l *Lease) endLocked(err error) bool {
 	if l.phase == ended {
 		return false
 	}
-	l.phase, l.err = ended, err
+	l.phase = ended
 	l.timer.Stop()
-	return true
+	return l.end.Close(err)
 }
 
 func (l *Lease) announceLoss(loss error) {
 	if loss == nil {
 		return
 	}
-	l.announceEnd(loss)
+	l.renewer.forget(l)
 	if lost, ok := errors.AsType[*LostError](loss); ok {
 		if l.dest != nil || !errors.Is(lost, ErrExpired) { // a lease without renewal expires as planned
 			l.renewer.config.logger.LogAttrs(context.Background(), slog.LevelWarn, "renewal: lease lost",
@@ -212,16 +198,6 @@ func (l *Lease) announceLoss(loss error) {
 	if l.onLost != nil {
 		l.onLost(loss)
 	}
-}
-
-func (l *Lease) announceEnd(err error) {
-	l.mu.Lock()
-	done := l.done
-	l.mu.Unlock()
-	if done != nil {
-		done.cancel(err)
-	}
-	l.renewer.forget(l)
 }
 
 // lifetimeLocked returns how long after sentAt the holder may rely on the lease.
@@ -242,20 +218,6 @@ func (l *Lease) prolongLocked(sentAt time.Time, ttl time.Duration) {
 		l.renewAt -= later
 		l.sentAt, l.lasts = sentAt, ttl
 	}
-}
-
-// doneContext returns the context, which is made on demand: most leases never need it.
-func (l *Lease) doneContext() context.Context {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.done == nil {
-		ctx, cancel := context.WithCancelCause(context.Background())
-		l.done = &doneContext{ctx, cancel}
-		if l.phase == ended {
-			cancel(l.err)
-		}
-	}
-	return l.done.ctx
 }
 
 func (l *Lease) start() error {
@@ -385,10 +347,10 @@ func (l *Lease) finishCallLocked(o Outcome, sentAt time.Time, failure error) (re
 	case o == Extended:
 		l.prolongLocked(sentAt, l.ttl)
 		l.renewAt = l.ageLocked(sentAt) + nextRenewal(l.ttl, rand.Float64())
-		l.err = nil
+		l.failure = nil
 		renewed = true
 	default:
-		l.err = failure
+		l.failure = failure
 		l.renewAt = l.ageLocked(now) + retryAfter(l.ttl, rand.Float64())
 	}
 	l.phase = idle

@@ -4,6 +4,7 @@ package contexts
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/joined"
@@ -37,6 +38,80 @@ func EndingWith(parent, base context.Context) context.Context {
 	stop := context.AfterFunc(base, func() { cancel(context.Cause(base)) })
 	context.AfterFunc(ctx, func() { stop() })
 	return ctx
+}
+
+// End is the end of a hold: it comes once, with its reason, and with it the contexts that Context made end. The zero
+// value has not come. It is safe for concurrent use. By itself it is a hold that only Close ends.
+type End struct {
+	mu     sync.Mutex
+	reason error
+	done   *doneContext // nil until Done or Context is called: most holds never need it
+}
+
+// doneContext is a context that ends with a hold.
+type doneContext struct {
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+}
+
+// Hold is what its holder asks of a hold.
+type Hold interface {
+	Done() <-chan struct{}
+	Err() error
+	Valid() bool
+	Deadline() time.Time
+	Context(parent context.Context) context.Context
+}
+
+// Ended returns an End that has come.
+func Ended(reason error) *End { return &End{reason: reason} }
+
+// Close makes the end come, unless it has, and reports whether it did.
+func (e *End) Close(reason error) (first bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.reason != nil {
+		return false
+	}
+	e.reason = reason
+	if e.done != nil {
+		e.done.cancel(reason)
+	}
+	return true
+}
+
+// Err returns nil before the end, and its reason afterwards.
+func (e *End) Err() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.reason
+}
+
+// Valid reports whether the end has not come.
+func (e *End) Valid() bool { return e.Err() == nil }
+
+// Deadline returns the zero time: no instant is known at which the end comes.
+func (e *End) Deadline() time.Time { return time.Time{} }
+
+// Done returns a channel that is closed at the end.
+func (e *End) Done() <-chan struct{} { return e.Base().Done() }
+
+// Context returns a context that ends with parent, or at the end with its reason as the cause. It needs no goroutine,
+// and is released with either.
+func (e *End) Context(parent context.Context) context.Context { return EndingWith(parent, e.Base()) }
+
+// Base returns a context that ends at the end, with its reason as the cause.
+func (e *End) Base() context.Context {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.done == nil {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		e.done = &doneContext{ctx, cancel}
+		if e.reason != nil {
+			cancel(e.reason)
+		}
+	}
+	return e.done.ctx
 }
 
 // After returns a channel that is closed d after the end of ctx, or at its end if w is stopped or full. The channel

@@ -66,6 +66,25 @@ func TestEndingWith(t *testing.T) {
 	}
 }
 
+func TestEnd_ComesOnce(t *testing.T) {
+	t.Parallel()
+	first, second := errors.New("first"), errors.New("second")
+	var end contexts.End
+	before := end.Context(t.Context())
+	require.True(t, end.Valid())
+	require.NoError(t, before.Err())
+	require.True(t, end.Close(first))
+	require.False(t, end.Close(second))
+	<-end.Done()
+	<-before.Done()
+	for _, ctx := range []context.Context{before, end.Base(), end.Context(t.Context()), contexts.Ended(first).Base()} {
+		require.Equal(t, first, context.Cause(ctx))
+	}
+	require.Equal(t, first, end.Err())
+	require.False(t, end.Valid())
+	require.Zero(t, end.Deadline())
+}
+
 func TestAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, err := wheel.New()
