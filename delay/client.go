@@ -2,8 +2,6 @@ package delay
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -15,6 +13,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/client"
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
+	"github.com/cogwheel-go/cogwheel/internal/hold"
 	"github.com/cogwheel-go/cogwheel/internal/joined"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
@@ -39,13 +38,13 @@ type Client struct {
 	wheel   *wheel.Wheel
 	logger  *slog.Logger
 	monitor monitor
-	process string // identifies this process to Redis, 32 hex digits
+	process string // identifies this process to Redis
 	leases  *renewal.Destination
 
 	lastNumber atomic.Uint64
 	gate       gate.Gate       // calls of methods but Serve, and calls that Redis has not answered
 	servers    gate.Gate       // calls of Serve
-	longest    atomic.Int64    // the longest lease of a queue that was served, ns
+	longest    hold.Longest    // lease of a queue that was served
 	unrecorded atomic.Bool     // a Serve that Close ended has returned errUnrecorded
 	ctx        context.Context //nolint:containedctx // of the servers; ends with Close
 	cancel     context.CancelCauseFunc
@@ -68,10 +67,8 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	id := make([]byte, 16)
-	_, _ = rand.Read(id) // never fails
 	c := &Client{
-		wheel: cfg.Wheel, logger: cfg.Logger, process: hex.EncodeToString(id),
+		wheel: cfg.Wheel, logger: cfg.Logger, process: client.NewID(),
 		monitor: monitor{hooks: cfg.hooks, logger: cfg.Logger},
 		closed:  make(chan struct{}), serving: make(map[string]*server),
 	}
@@ -134,7 +131,7 @@ func (c *Client) Close(ctx context.Context) error {
 	if c.unrecorded.Load() {
 		err = joined.Errors(err, errUnrecorded)
 	}
-	rest := max(0, time.Duration(c.longest.Load())-c.wheel.Now().Sub(began))
+	rest := max(0, c.longest.Load()-c.wheel.Now().Sub(began))
 	ctx, giveUp := c.wheel.WithTimeout(ctx, rest+time.Second) // for calls that Redis has not answered
 	defer giveUp()
 	return c.redis.Close(ctx, err, c.edits.Close(ctx, ErrClosed), c.claims.Close(ctx, ErrClosed), c.gate.Wait(ctx))

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/hold"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
@@ -14,42 +17,35 @@ import (
 type renewBackend struct{ client *Client }
 
 // Renew implements renewal.Backend.
-func (b renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err error) {
-	callOf := make(map[string]int) // by key
-	var renewals []scripts.Call
-	var members [][]int // per call, the indices of its leases
+func (b renewBackend) Renew(ctx context.Context, batch *renewal.Batch) error {
 	ended := make([]bool, len(batch.Leases))
-	for i, l := range batch.Leases {
-		at, known := callOf[l.Key]
-		if !known {
-			at = len(renewals)
-			callOf[l.Key] = at
-			keys := []string{scripts.DelayKey(l.Key, "running"), scripts.DelayKey(l.Key, "attempts")}
-			renewals, members = append(renewals, scripts.DelayRenew.Call(keys)), append(members, nil)
-		}
+	start := func(name string) scripts.Call {
+		return scripts.DelayRenew.Call([]string{scripts.DelayKey(name, "running"), scripts.DelayKey(name, "attempts")})
+	}
+	add := func(args []any, i int) []any {
+		l := batch.Leases[i]
 		token, id, _ := strings.Cut(l.ID, " ")
 		lease := micros(l.TTL)
 		waits, over := b.client.phase(l.Key, l.ID)
 		if ended[i] = over; waits {
 			lease += ".5"
 		}
-		renewals[at].Args = append(renewals[at].Args, id, token, lease)
-		members[at] = append(members[at], i)
+		return append(args, id, token, lease)
 	}
-	for at, cmd := range b.client.redis.Dedicated.RunBatch(ctx, batch.Leases[0].TTL, renewals) {
-		renewed, failure := scripts.Flags(cmd, len(members[at]))
-		if failure != nil {
-			err = fmt.Errorf("delay: renew: %w", failure)
-			continue
+	read := func(reply *redis.Cmd, attempts []int) error {
+		renewed, err := scripts.Flags(reply, len(attempts))
+		if err != nil {
+			return fmt.Errorf("delay: renew: %w", err)
 		}
-		for k, i := range members[at] {
+		for k, i := range attempts {
 			batch.Outcomes[i] = renewal.Gone
 			if renewed[k] || ended[i] { // if the end has just been recorded, no lease is lost
 				batch.Outcomes[i] = renewal.Extended
 			}
 		}
+		return nil
 	}
-	return err
+	return hold.RenewByKey(ctx, b.client.redis.Dedicated, batch, start, add, read)
 }
 
 // phase reports whether an attempt has not begun, and whether it has ended. key and id are those of its lease.

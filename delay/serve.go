@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
-	"github.com/cogwheel-go/cogwheel/internal/highest"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
@@ -114,7 +113,7 @@ func (q *Queue) Serve(ctx context.Context, workers int, handle func(context.Cont
 	}
 	defer c.leaveServing(q.tag)
 	defer s.end()
-	highest.Raise(&c.longest, int64(q.config.lease))
+	c.longest.Raise(q.config.lease)
 	recording, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer giveUp(nil)
 	recorded := make(chan error, 1)

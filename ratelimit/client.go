@@ -2,7 +2,6 @@ package ratelimit
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"hash/maphash"
 	"log/slog"
@@ -66,7 +65,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	c := &Client{
 		wheel:   cfg.Wheel,
 		logger:  cfg.Logger,
-		id:      rand.Text(),
+		id:      client.NewID(),
 		began:   cfg.Wheel.Now(),
 		timeout: cfg.timeout,
 		noCache: cfg.noCache,

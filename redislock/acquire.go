@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
-	"github.com/cogwheel-go/cogwheel/internal/highest"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
@@ -23,12 +22,12 @@ const (
 
 // acquisition is one call for a lock, and the element of the queues.
 //
-// An attempt owns the fields from request to lock while the acquisition is in flight. The caller gets lock with
+// An attempt owns the fields from request to held while the acquisition is in flight. The caller gets held with
 // the answer of the queue. refusal may be read at any time, by a caller that gives up.
 type acquisition struct {
 	mutex           *Mutex
 	ctx             context.Context // of the caller
-	began           time.Duration   // since client.origin
+	began           time.Duration   // by the clock of the Client
 	request         *request
 	part            string // the beginning of the ids of a part of a Quorum's hold, else ""
 	ambiguous       bool   // a copy of an earlier call with the same id may still be in flight
@@ -37,12 +36,12 @@ type acquisition struct {
 	slow            int    // replies that took longer than the lease
 	missing         error  // the replicas that the last attempt lacked
 	trouble         redisconn.Endurance
-	lock            *Lock
+	held            *held
 	refusal         atomic.Pointer[LockedError] // the last refusal
 }
 
 func (m *Mutex) newAcquisition(ctx context.Context, waits bool) *acquisition {
-	return &acquisition{mutex: m, ctx: ctx, began: m.client.since(0), request: m.newRequest(waits)}
+	return &acquisition{mutex: m, ctx: ctx, began: m.client.clock.Now(), request: m.newRequest(waits)}
 }
 
 // newPartAcquisition returns the acquisition of the part of a Quorum's hold on a server.
@@ -54,11 +53,11 @@ func (m *Mutex) newPartAcquisition(ctx context.Context, hold string, server int)
 }
 
 // took returns the time since the call began.
-func (a *acquisition) took() time.Duration { return a.mutex.client.since(a.began) }
+func (a *acquisition) took() time.Duration { return a.mutex.client.clock.Since(a.began) }
 
 // newRequest returns a request with a new id.
 func (m *Mutex) newRequest(waits bool) *request {
-	highest.Raise(&m.client.longest, int64(m.config.firstLease()))
+	m.client.longest.Raise(m.config.firstLease())
 	return &request{mutex: m, id: m.client.ids.next() + m.config.metadata + m.kind.mark, waits: waits}
 }
 
@@ -103,16 +102,16 @@ func (c *Client) apply(
 	key queueKey, batch []*waitqueue.Waiter[*acquisition], r redisconn.Reply,
 ) (again time.Duration, err error) {
 	head := batch[0].Value
-	l, err := head.answered(&r)
+	h, err := head.answered(&r)
 	if r.Err() == nil {
 		head.trouble.Answered()
 	}
 	locked, refused := errors.AsType[*LockedError](err)
 	switch {
 	case err == nil:
-		head.lock = l
+		head.held = h
 		batch[0].Grant()
-		if !l.kind().exclusive {
+		if !h.kind().exclusive {
 			c.queues.Kick(key) // the next waiter may have it as well
 		}
 		return 0, nil
@@ -166,25 +165,25 @@ func (c *Client) refuse(batch []*waitqueue.Waiter[*acquisition], locked *LockedE
 // Redis has confirmed that recently.
 func (c *Client) heldHere(key queueKey) (*LockedError, time.Duration) {
 	c.mu.Lock()
-	l := c.holders[heldName{key.kind, key.name}]
+	h := c.holders[heldName{key.kind, key.name}]
 	c.mu.Unlock()
-	if l == nil || l.mutex.config.handle != key.config || !l.lease.Valid() {
+	if h == nil || h.mutex.config.handle != key.config || !h.Valid() {
 		return nil, 0
 	}
-	left := l.lease.Deadline().Sub(c.wheel.Now())
-	again := min(c.poll/5-c.since(l.askedAt), left)
+	left := h.Deadline().Sub(c.wheel.Now())
+	again := min(c.poll/5-c.clock.Since(h.askedAt), left)
 	if again <= 0 {
 		return nil, 0
 	}
-	return &LockedError{Name: l.name(), TTL: left, here: true}, again
+	return &LockedError{Name: h.name(), TTL: left, here: true}, again
 }
 
 // holds reports whether this Client holds an exclusive lock.
 func (c *Client) holds(m *Mutex) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l := c.holders[m.heldName()]
-	return l != nil && l.lease.Valid()
+	h := c.holders[m.heldName()]
+	return h != nil && h.Valid()
 }
 
 // errTooSlow means that a reply took longer than the lease, so the request must be repeated.
@@ -193,11 +192,11 @@ var errTooSlow = errors.New("the reply took longer than the lease")
 // answered reads the reply to the request of an acquisition. After an error, a grant that cannot be used is
 // released in the background, and the next request has a new id, unless Redis has this request in its queue of
 // waiters.
-func (a *acquisition) answered(r *redisconn.Reply) (*Lock, error) {
+func (a *acquisition) answered(r *redisconn.Reply) (*held, error) {
 	m := a.mutex
-	l, taken, err := a.read(r)
+	h, taken, err := a.read(r)
 	if err == nil {
-		return l, nil
+		return h, nil
 	}
 	if a.request.kind().leave != nil && a.request.waits &&
 		(errors.Is(err, ErrLocked) || a.enqueuedInRedis && !taken && redisconn.Passing(err)) {
@@ -219,7 +218,7 @@ func (a *acquisition) answered(r *redisconn.Reply) (*Lock, error) {
 }
 
 // read reads the reply, and also reports whether Redis has granted the lock.
-func (a *acquisition) read(r *redisconn.Reply) (l *Lock, taken bool, err error) {
+func (a *acquisition) read(r *redisconn.Reply) (h *held, taken bool, err error) {
 	m, c := a.mutex, a.mutex.client
 	if a.request.regains && forcedAway(r) {
 		return nil, false, errForced
@@ -234,44 +233,13 @@ func (a *acquisition) read(r *redisconn.Reply) (l *Lock, taken bool, err error) 
 	case a.missing != nil:
 		return nil, true, a.missing
 	}
-	l = &Lock{request: *a.request, ambiguous: a.ambiguous, handoffsLeft: int16(m.config.handoff.count)}
-	if l.fenced() {
-		l.handoffsLeft = int16(g.reserved)
-		l.token, l.lastReserved = g.token, g.token+g.reserved
+	h = c.newHeld(*a.request, a.ambiguous)
+	h.handoffsLeft = int16(m.config.handoff.count)
+	if h.fenced() {
+		h.handoffsLeft = int16(g.reserved)
+		h.token, h.lastReserved = g.token, g.token+g.reserved
 	}
-	return l, true, c.watch(l, r.SentAt)
-}
-
-// watch starts the lease of a lock that Redis has granted. Its request was sent at sentAt or later.
-func (c *Client) watch(l *Lock, sentAt time.Time) (err error) {
-	l.askedAt, l.madeAt = sentAt.Sub(c.origin), c.since(0)
-	least := l.mutex.config.minHold
-	if least > 0 {
-		l.longest.Store(int64(least))
-		l.keepUntil = l.madeAt + least + least/100 + 2*time.Millisecond // clocks differ in rate, and Redis counts in ms
-	}
-	spec := renewal.Spec{Key: l.name(), ID: l.id, TTL: l.ttl(), SentAt: sentAt, Lost: ErrLost, OnLost: l.onLost}
-	if l.mutex.config.renew {
-		var d *renewal.Destination
-		if d, err = c.destination(&l.request); err == nil {
-			l.lease, err = d.Add(spec)
-		}
-	} else {
-		spec.TTL = l.mutex.config.firstLease()
-		l.lease, err = c.redis.Renewer.Watch(spec)
-	}
-	if err != nil {
-		return err
-	}
-	if least > l.ttl() {
-		l.lease.(*renewal.Lease).Prolong(sentAt, least) // renewals ask for less, and do not shorten it
-	}
-	c.keep(l)
-	if c.gate.Closed() && l.lease.Close(ErrClosed) { // Close may have run before the lock was registered
-		c.drop(l)
-		return operationError("lock", l.name(), ErrClosed)
-	}
-	return nil
+	return h, true, c.watch(h, r.SentAt)
 }
 
 // grant is the reply of an acquire script.

@@ -42,31 +42,31 @@ func (a *acquisition) askReplicated(ctx context.Context) *redis.Cmd {
 
 // ask sends the request of a call that does not queue. If ctx ends first, answered is false, and a late grant
 // is released in the background.
-func (a *acquisition) ask(ctx context.Context) (l *Lock, answered bool, err error) {
+func (a *acquisition) ask(ctx context.Context) (h *held, answered bool, err error) {
 	for {
 		r, answered := a.mutex.client.redis.Sender.Do(ctx, a.call(func(r redisconn.Reply) {
-			if l, err := a.answered(&r); err == nil {
-				l.discard()
+			if h, err := a.answered(&r); err == nil {
+				h.discard()
 			}
 		}))
 		if !answered {
 			return nil, false, nil
 		}
-		if l, err = a.answered(&r); !errors.Is(err, errTooSlow) {
-			return l, true, err
+		if h, err = a.answered(&r); !errors.Is(err, errTooSlow) {
+			return h, true, err
 		}
 	}
 }
 
 // askFor is ask without blocking. It calls done with the outcome, on another goroutine. done must not block.
-func (a *acquisition) askFor(done func(*Lock, error)) {
+func (a *acquisition) askFor(done func(*held, error)) {
 	a.mutex.client.redis.Sender.Go(a.ctx, a.call(func(r redisconn.Reply) {
-		l, err := a.answered(&r)
+		h, err := a.answered(&r)
 		if errors.Is(err, errTooSlow) {
 			a.askFor(done)
 			return
 		}
-		done(l, err)
+		done(h, err)
 	}))
 }
 

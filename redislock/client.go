@@ -2,7 +2,6 @@ package redislock
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,6 +18,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/client"
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
+	"github.com/cogwheel-go/cogwheel/internal/hold"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
@@ -33,11 +33,12 @@ const poolSize = 8
 // safe for concurrent use.
 type Client struct {
 	redis      *client.Leases
-	longest    atomic.Int64 // the longest lease or extension that a caller asked for, ns
+	longest    hold.Longest // lease or extension that a caller asked for
 	wheel      *wheel.Wheel
 	logger     *slog.Logger
 	monitor    monitor
-	origin     time.Time // the times of locks count from here
+	clock      client.Clock // of the times of locks
+	holding    hold.Client
 	defaults   *sharedConfig
 	lastConfig atomic.Pointer[sharedConfig] // the configuration made last
 	poll       time.Duration
@@ -47,16 +48,16 @@ type Client struct {
 	gate       gate.Gate // entered by everything that talks to Redis, so that Close can wait for its end
 
 	mu      sync.Mutex            // guards the fields below; all others are set by New and never change
-	holders map[heldName]*Lock    // locks of exclusive kinds
-	held    map[string]*Lock      // all others, by their ids
-	limits  map[*Lock]wheel.Timer // timers of the locks with WithMaxHold
+	holders map[heldName]*held    // locks of exclusive kinds
+	held    map[string]*held      // all others, by their ids
+	limits  map[*held]wheel.Timer // timers of the locks with WithMaxHold
 	leases  map[shard]*renewal.Destination
 
 	// See notify.go.
 	stopListening func() // ends the subscription to the Client's channel; nil if there is none
 	listenChanges bool   // listenTimer is about to begin or end the subscription
 	listenTimer   wheel.Timer
-	unchecked     map[*Lock]bool // holds to be checked
+	unchecked     map[*held]bool // holds to be checked
 	checking      bool           // checkHolds runs
 }
 
@@ -90,14 +91,15 @@ func newClient(rdb redis.UniversalClient, cfg config) (c *Client, err error) {
 		logger:    cfg.Logger,
 		monitor:   monitor{hooks: cfg.hooks, logger: cfg.Logger},
 		poll:      cfg.Poll,
-		ids:       &ids{client: newUUID()},
-		held:      make(map[string]*Lock),
-		limits:    make(map[*Lock]wheel.Timer),
-		origin:    cfg.Wheel.Now(),
-		holders:   make(map[heldName]*Lock),
+		ids:       &ids{client: client.NewID()},
+		held:      make(map[string]*held),
+		limits:    make(map[*held]wheel.Timer),
+		clock:     client.NewClock(cfg.Wheel),
+		holders:   make(map[heldName]*held),
 		leases:    make(map[shard]*renewal.Destination),
-		unchecked: make(map[*Lock]bool),
+		unchecked: make(map[*held]bool),
 	}
+	c.holding = hold.Client{Wheel: c.wheel, Gate: &c.gate, NotHeld: ErrNotHeld, Closed: ErrClosed}
 	c.redis, err = client.NewLeases(&cfg.Options, rdb, &c.gate, poolSize, c.monitor.renewalHooks())
 	if err != nil {
 		return nil, err
@@ -150,7 +152,7 @@ func (c *Client) Close(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")
 	}
-	ctx, cancel := contexts.ToClose(ctx, c.wheel, time.Duration(c.longest.Load()))
+	ctx, cancel := contexts.ToClose(ctx, c.wheel, c.longest.Load())
 	defer cancel()
 	if !c.gate.Close() {
 		return c.gate.Wait(ctx)
@@ -168,13 +170,9 @@ func (c *Client) Close(ctx context.Context) error {
 	clear(c.held)
 	clear(c.holders)
 	c.mu.Unlock()
-	for _, l := range held {
-		switch {
-		case l.lease.Close(ErrClosed):
-			l.releaseLater(0, false)
-			c.monitor.ended(l, ErrClosed)
-		case errors.Is(l.Err(), ErrLost): // lost since the gate was closed
-			c.monitor.ended(l, l.Err())
+	for _, h := range held {
+		if !h.EndInside(h, ErrClosed, 0, false) && errors.Is(h.Err(), ErrLost) { // lost since the gate was closed
+			h.Report(h.Err())
 		}
 	}
 	// Nothing adds to the cleanup when no call is in flight.
@@ -184,7 +182,7 @@ func (c *Client) Close(ctx context.Context) error {
 // ids makes the ids of acquisitions. The Clients of a Quorum share one, and with it the channel for their
 // holders.
 type ids struct {
-	client string // a UUID
+	client string // the id of the Client
 	n      atomic.Uint64
 }
 
@@ -222,74 +220,62 @@ func (c *Client) destination(req *request) (d *renewal.Destination, err error) {
 }
 
 // keep registers a lock that was granted.
-func (c *Client) keep(l *Lock) {
+func (c *Client) keep(h *held) {
 	c.mu.Lock()
-	if l.kind().exclusive {
-		if before := c.holders[l.mutex.heldName()]; before != nil { // that lock is lost, and has not noticed yet
+	if h.kind().exclusive {
+		if before := c.holders[h.mutex.heldName()]; before != nil { // that lock is lost, and has not noticed yet
 			c.held[before.id] = before
 		}
-		c.holders[l.mutex.heldName()] = l
+		c.holders[h.mutex.heldName()] = h
 	} else {
-		c.held[l.id] = l
+		c.held[h.id] = h
 	}
 	c.followHoldsLocked()
 	c.mu.Unlock()
-	if l.lease.Err() != nil { // lost before it was registered
-		c.drop(l)
+	if h.Err() != nil { // lost before it was registered
+		c.drop(h)
 	}
 }
 
 // drop removes a lock that is no longer held.
-func (c *Client) drop(l *Lock) {
+func (c *Client) drop(h *held) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch l {
-	case c.holders[l.mutex.heldName()]:
-		delete(c.holders, l.mutex.heldName())
-	case c.held[l.id]:
-		delete(c.held, l.id)
+	switch h {
+	case c.holders[h.mutex.heldName()]:
+		delete(c.holders, h.mutex.heldName())
+	case c.held[h.id]:
+		delete(c.held, h.id)
 	}
 	c.followHoldsLocked()
-	if limit, ok := c.limits[l]; ok {
+	if limit, ok := c.limits[h]; ok {
 		limit.Stop()
-		delete(c.limits, l)
+		delete(c.limits, h)
 	}
 	if c.monitor.as == KindQuorum {
-		c.monitor.forgetPart(l)
+		c.monitor.forgetPart(h)
 	}
 }
 
 // limit starts the timer of WithMaxHold, if the lock has one, with the time that is left.
-func (c *Client) limit(l *Lock, left time.Duration) {
-	if l.mutex.config.maxHold == 0 {
+func (c *Client) limit(h *held, left time.Duration) {
+	if h.mutex.config.maxHold == 0 {
 		return
 	}
 	reached := func(stopped error) {
 		if stopped == nil { // the end of the wheel also ends the lease, as lost
-			l.maxHoldReached()
+			h.maxHoldReached()
 		}
 	}
 	c.mu.Lock()
 	var err error
-	if c.held[l.id] == l || c.holders[l.mutex.heldName()] == l {
-		c.limits[l], err = wheelentry.AfterFunc(c.wheel, max(left, 0), reached)
+	if c.held[h.id] == h || c.holders[h.mutex.heldName()] == h {
+		c.limits[h], err = wheelentry.AfterFunc(c.wheel, max(left, 0), reached)
 	}
 	c.mu.Unlock()
-	if err != nil && l.expel(fmt.Errorf("%w: %w", renewal.ErrUnwatched, err)) {
+	if err != nil && h.expel(fmt.Errorf("%w: %w", renewal.ErrUnwatched, err)) {
 		c.logger.LogAttrs(context.Background(), slog.LevelWarn,
 			"redislock: the wheel does not watch for how long a lock is held, released",
-			slog.String("name", l.name()), slog.Any("error", err))
+			slog.String("name", h.name()), slog.Any("error", err))
 	}
-}
-
-// since returns the time since an instant that is given as time since origin.
-func (c *Client) since(at time.Duration) time.Duration { return c.wheel.Now().Sub(c.origin) - at }
-
-// newUUID returns a version 4 UUID in text form.
-func newUUID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	b[6] = b[6]&0x0f | 0x40
-	b[8] = b[8]&0x3f | 0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:16])
 }

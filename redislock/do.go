@@ -2,19 +2,17 @@ package redislock
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-
-	"github.com/cogwheel-go/cogwheel/internal/joined"
 
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
+	"github.com/cogwheel-go/cogwheel/internal/hold"
 )
 
 // do is the Do of all kinds of locks.
 func do(
 	ctx context.Context, logger *slog.Logger, lock func(context.Context) (*Lock, error), f func(context.Context) error,
-) (err error) {
+) error {
 	if f == nil {
 		return argument.Nil("function")
 	}
@@ -22,23 +20,11 @@ func do(
 	if err != nil {
 		return err
 	}
-	defer func() {
-		switch unlocked := l.Unlock(ctx); {
-		case unlocked == nil:
-		case errors.Is(unlocked, ErrLost):
-			if !errors.Is(err, ErrLost) { // f may have returned the cause of its context
-				err = joined.Errors(err, unlocked)
-			}
-		case errors.Is(unlocked, ErrClosed):
-			err = joined.Also(err, ErrClosed)
-		case errors.Is(unlocked, ErrNotHeld): // f has unlocked it
-		default:
-			logger.LogAttrs(context.WithoutCancel(ctx), slog.LevelWarn,
-				"redislock: a release failed and is retried in the background",
-				slog.String("name", l.name()), slog.Any("error", unlocked))
-		}
-	}()
-	return f(l.Context(ctx))
+	caller := hold.Caller{
+		Logger: logger, Message: "redislock: a release failed and is retried in the background",
+		Lost: ErrLost, NotHeld: ErrNotHeld, Closed: ErrClosed,
+	}
+	return caller.Do(ctx, l.Name(), l, f, l.Unlock)
 }
 
 // admit checks the preconditions of every call, and enters the gate.

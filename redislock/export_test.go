@@ -1,8 +1,14 @@
 package redislock
 
 // Join makes one Lock of several, all of which must be held, as MultiMutex does.
-func (c *Client) Join(parts ...*Lock) *Lock {
-	return c.compositeLock("composite", newComposite(len(parts), parts, nil).start())
+func (c *Client) Join(locks ...*Lock) *Lock {
+	parts := make([]part, len(locks))
+	for i, l := range locks {
+		parts[i] = l.body.(part)
+	}
+	made := c.newComposite("composite", len(parts), parts, nil)
+	made.start()
+	return made.handle()
 }
 
 // SharesScripts reports whether calls of the Client share scripts.

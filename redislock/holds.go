@@ -31,8 +31,8 @@ type Wait struct {
 // Redis, and holds no lock of the Client for long, however many locks there are. A lock that is acquired or
 // ends meanwhile may be yielded or not; any other is yielded once. For a MultiMutex, its parts are yielded.
 func (c *Client) Holds() iter.Seq[Hold] {
-	byID := func(_ string, l *Lock) *Lock { return l }
-	byName := func(_ heldName, l *Lock) *Lock { return l }
+	byID := func(_ string, h *held) body { return h }
+	byName := func(_ heldName, h *held) body { return h }
 	return func(yield func(Hold) bool) {
 		if c.monitor.holds(signals.InPieces(&c.mu, c.holders, byName), yield) {
 			c.monitor.holds(signals.InPieces(&c.mu, c.held, byID), yield)
@@ -44,12 +44,12 @@ func (c *Client) Holds() iter.Seq[Hold] {
 // call for a MultiMutex, that is the part for which it waits now. Waits does not talk to Redis, and holds no
 // lock of the Client for long. Locks whose waits begin or end meanwhile may be yielded or not.
 func (c *Client) Waits() iter.Seq[Wait] {
-	return waits(&c.monitor, c.queues.Lines(), func(a *acquisition) time.Time { return c.origin.Add(a.began) })
+	return waits(&c.monitor, c.queues.Lines(), func(a *acquisition) time.Time { return c.clock.Time(a.began) })
 }
 
 // Holds yields the locks that the Quorum holds, as Client.Holds does.
 func (q *Quorum) Holds() iter.Seq[Hold] {
-	self := func(l *Lock, _ struct{}) *Lock { return l }
+	self := func(c *composite, _ struct{}) body { return c }
 	return func(yield func(Hold) bool) { q.monitor.holds(signals.InPieces(&q.mu, q.held, self), yield) }
 }
 
@@ -59,15 +59,16 @@ func (q *Quorum) Waits() iter.Seq[Wait] {
 }
 
 // holds yields the locks that are held, and reports whether the caller wants more.
-func (m *monitor) holds(locks iter.Seq[*Lock], yield func(Hold) bool) bool {
-	for l := range locks {
-		if l.lease.Err() != nil {
+func (m *monitor) holds(all iter.Seq[body], yield func(Hold) bool) bool {
+	for b := range all {
+		if b.Err() != nil {
 			continue
 		}
+		i := b.known()
 		h := Hold{
-			Kind: m.kind(l.kind()), Name: l.name(), ID: l.id, Token: l.token,
-			Metadata: metadataOf(l.mutex.config.metadata), Since: l.client().origin.Add(l.madeAt),
-			Deadline: l.lease.Deadline(),
+			Kind: m.kind(i.kind()), Name: i.name(), ID: i.id, Token: i.token,
+			Metadata: metadataOf(i.mutex.config.metadata), Since: i.client().clock.Time(i.madeAt),
+			Deadline: b.Deadline(),
 		}
 		if !yield(h) {
 			return false

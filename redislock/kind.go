@@ -84,7 +84,7 @@ type request struct {
 	// For a fenced hold: its token, and the last token that Redis has reserved for it.
 	token, lastReserved int64
 
-	// keepUntil is when the minimum of a hold has passed for sure, since client.origin; 0 if its release frees
+	// keepUntil is when the minimum of a hold has passed for sure, by the clock of the Client; 0 if its release frees
 	// the lock at once. A release before asks Redis, whose clock decides.
 	keepUntil time.Duration
 
@@ -152,7 +152,7 @@ var plain = &kind{
 		return scripts.LockAcquire.Call(keys, args...)
 	},
 	release: func(r *request) scripts.Call {
-		if r.keepUntil > 0 && r.client().since(r.keepUntil) < 0 {
+		if r.keepUntil > 0 && r.client().clock.Now() < r.keepUntil {
 			return scripts.LockKeep.Call([]string{r.name()}, r.id, r.verb(), scripts.LockChannel(r.name()))
 		}
 		return r.returningTokens(scripts.LockRelease, scripts.LockChannel(r.name()))

@@ -63,13 +63,13 @@ func (m *MultiMutex) Names() []string { return slices.Clone(m.names) }
 // The Name of the Lock is the names, joined by commas. The Lock is lost as soon as one part is lost: Done is
 // closed, Err names the part, and the other parts are released an eighth of their lease later. Its Deadline is
 // the earliest Deadline of its parts.
-func (m *MultiMutex) Lock(ctx context.Context) (*Lock, error) { return m.take(ctx, (*Mutex).Lock) }
+func (m *MultiMutex) Lock(ctx context.Context) (*Lock, error) { return m.takeAll(ctx, (*Mutex).take) }
 
 // TryLock takes all parts if they are free, and otherwise none: it takes one after the other, and releases
 // those that it has if one cannot be taken. The error is the error for that part. TryLock blocks for one round
 // trip for each name, and one for the release, at most until ctx ends.
 func (m *MultiMutex) TryLock(ctx context.Context) (*Lock, error) {
-	return m.take(ctx, (*Mutex).TryLock)
+	return m.takeAll(ctx, (*Mutex).tryTake)
 }
 
 // LockFunc is Lock without blocking, as Mutex.LockFunc is. If cancel ends the wait, the parts that were taken
@@ -78,22 +78,22 @@ func (m *MultiMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel
 	argument.MustCall(f == nil)
 	gate := &m.client.gate
 	if err := admit(ctx, gate, m.name(), m.err); err != nil {
-		go m.client.monitor.callback(f, nil, err)
+		go m.client.monitor.guard(func() { f(nil, err) })
 		return func() {}
 	}
 	ctx, cancel = context.WithCancel(ctx)
 	a := multiAcquisition{multi: m, unlock: unlockAll}
 	var next func()
 	next = func() {
-		a.next().LockFunc(ctx, func(part *Lock, err error) {
-			l, more, err := a.add(ctx, part, err)
+		a.next().takeFunc(ctx, func(p part, err error) {
+			l, more, err := a.add(ctx, p, err)
 			if more {
 				next()
 				return
 			}
 			cancel()
 			gate.Leave()
-			m.client.monitor.callback(f, l, err)
+			m.client.monitor.guard(func() { f(l, err) })
 		})
 	}
 	next()
@@ -105,14 +105,14 @@ func (m *MultiMutex) Do(ctx context.Context, f func(context.Context) error) erro
 	return do(ctx, m.client.logger, m.Lock, f)
 }
 
-func (m *MultiMutex) take(ctx context.Context, one func(*Mutex, context.Context) (*Lock, error)) (*Lock, error) {
+func (m *MultiMutex) takeAll(ctx context.Context, one func(*Mutex, context.Context) (part, error)) (*Lock, error) {
 	if m.err != nil {
 		return nil, m.err
 	}
 	a := multiAcquisition{multi: m, unlock: leaveAll}
 	for {
-		part, err := one(a.next(), ctx)
-		if l, more, err := a.add(ctx, part, err); !more {
+		p, err := one(a.next(), ctx)
+		if l, more, err := a.add(ctx, p, err); !more {
 			return l, err
 		}
 	}
@@ -124,8 +124,8 @@ func (m *MultiMutex) name() string { return strings.Join(m.names, ",") }
 // multiAcquisition is a call for all parts. It takes one after the other.
 type multiAcquisition struct {
 	multi  *MultiMutex
-	unlock func(context.Context, []*Lock) // releases parts
-	parts  []*Lock
+	unlock func(context.Context, []part) // releases parts
+	parts  []part
 	lost   int // the number of times that parts were lost before all were taken
 }
 
@@ -135,17 +135,18 @@ func (a *multiAcquisition) next() *Mutex { return a.multi.parts[len(a.parts)] }
 // add records the result for a part, and reports whether there are more parts to take. If not, it returns the
 // result of the whole call. After an error it releases the parts that were taken, for which it blocks for a
 // round trip.
-func (a *multiAcquisition) add(ctx context.Context, part *Lock, err error) (l *Lock, more bool, _ error) {
+func (a *multiAcquisition) add(ctx context.Context, p part, err error) (l *Lock, more bool, _ error) {
 	m := a.multi
 	if err != nil {
 		a.unlock(ctx, a.parts)
 		return nil, false, err
 	}
-	if a.parts = append(a.parts, part); len(a.parts) < len(m.parts) {
+	if a.parts = append(a.parts, p); len(a.parts) < len(m.parts) {
 		return nil, true, nil
 	}
-	if slices.IndexFunc(a.parts, func(part *Lock) bool { return !part.Valid() }) < 0 {
-		return m.client.compositeLock(m.name(), newComposite(len(a.parts), a.parts, nil).start()), false, nil
+	if made := m.client.newComposite(m.name(), len(a.parts), a.parts, nil); made.Valid() {
+		made.start()
+		return made.handle(), false, nil
 	}
 	a.unlock(ctx, a.parts) // the first leases ended before the last part was taken
 	a.parts, a.lost = nil, a.lost+1
@@ -153,10 +154,4 @@ func (a *multiAcquisition) add(ctx context.Context, part *Lock, err error) (l *L
 		return nil, true, nil
 	}
 	return nil, false, operationError("lock", m.name(), errors.New("parts were lost before all had been taken"))
-}
-
-// compositeLock returns a Lock whose lease is composite.
-func (c *Client) compositeLock(name string, lease *composite) *Lock {
-	m := &Mutex{client: c, kind: multi, name: name}
-	return &Lock{request: request{mutex: m}, lease: lease, madeAt: c.since(0)}
 }

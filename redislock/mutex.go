@@ -32,15 +32,18 @@ func (m *Mutex) Err() error { return m.err }
 // If the lock is held, the error is a *LockedError with the remaining time; it matches ErrLocked. After any
 // other error the caller holds nothing and does not know whether the lock is free; the Client releases in the
 // background whatever Redis may have granted.
-func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) {
-	if l, err := m.beginOrReenter(ctx); l != nil || err != nil {
-		return l, err
+func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) { return handleOf(m.tryTake(ctx)) }
+
+// tryTake is TryLock.
+func (m *Mutex) tryTake(ctx context.Context) (part, error) {
+	if again, err := m.beginOrReenter(ctx); again != nil || err != nil {
+		return again, err
 	}
 	c := m.client
 	defer c.gate.Leave()
 	a := m.newAcquisition(ctx, false)
-	l, answered, err := a.ask(ctx)
-	if a.lock = l; !answered {
+	h, answered, err := a.ask(ctx)
+	if a.held = h; !answered {
 		err = ctx.Err()
 	} else if locked, ok := errors.AsType[*LockedError](err); ok {
 		c.monitor.contended(ctx, m.kind, locked, a.took())
@@ -60,9 +63,12 @@ func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) {
 // interruption of the subscription, when the holder's lease ends, and at its poll (see WithPoll). A lock that
 // is unlocked while callers in its queue wait goes directly to the next of them, within the bounds of
 // WithHandoff. All waiters of a lock share one wheel entry and one subscription.
-func (m *Mutex) Lock(ctx context.Context) (*Lock, error) {
-	if l, err := m.beginOrReenter(ctx); l != nil || err != nil {
-		return l, err
+func (m *Mutex) Lock(ctx context.Context) (*Lock, error) { return handleOf(m.take(ctx)) }
+
+// take is Lock.
+func (m *Mutex) take(ctx context.Context) (part, error) {
+	if again, err := m.beginOrReenter(ctx); again != nil || err != nil {
+		return again, err
 	}
 	defer m.client.gate.Leave()
 	a, key := m.enqueue(ctx)
@@ -78,22 +84,27 @@ func (m *Mutex) Lock(ctx context.Context) (*Lock, error) {
 // is logged. LockFunc panics with a *cogwheel.InvalidError if f is nil.
 func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
 	argument.MustCall(f == nil)
-	if l, err := m.beginOrReenter(ctx); l != nil || err != nil {
-		go m.client.monitor.callback(f, l, err)
+	return m.takeFunc(ctx, func(p part, err error) { f(handleOf(p, err)) })
+}
+
+// takeFunc is LockFunc.
+func (m *Mutex) takeFunc(ctx context.Context, f func(part, error)) (cancel func()) {
+	if again, err := m.beginOrReenter(ctx); again != nil || err != nil {
+		go m.client.monitor.guard(func() { f(again, err) })
 		return func() {}
 	}
 	a, key := m.enqueue(ctx)
 	drop := m.client.queues.WaitFunc(ctx, key, a, func(_ *acquisition, err error) {
-		l, err := m.finish(ctx, a, err)
+		p, err := m.finish(ctx, a, err)
 		m.client.gate.Leave()
-		m.client.monitor.callback(f, l, err)
+		m.client.monitor.guard(func() { f(p, err) })
 	})
 	return func() {
 		if drop() {
 			err := operationError("lock", m.name, context.Canceled)
 			m.client.monitor.failed(ctx, m.kind, m.name, a.took(), err)
 			m.client.gate.Leave()
-			go m.client.monitor.callback(f, nil, err)
+			go m.client.monitor.guard(func() { f(nil, err) })
 		}
 	}
 }
@@ -116,34 +127,34 @@ func (m *Mutex) begin(ctx context.Context) error {
 	return admit(ctx, &m.client.gate, m.name, m.err)
 }
 
-// beginOrReenter enters the gate for a call, or returns another Lock on a hold of the context's Owner.
-func (m *Mutex) beginOrReenter(ctx context.Context) (*Lock, error) {
+// beginOrReenter enters the gate for a call, or returns another entry of a hold of the context's Owner.
+func (m *Mutex) beginOrReenter(ctx context.Context) (part, error) {
 	c := m.client
 	if err := m.begin(ctx); err != nil {
 		c.monitor.refused(ctx, &c.gate, m.kind, m.name, err)
 		return nil, err
 	}
-	l, err := m.reenter(ctx)
+	again, err := m.reenter(ctx)
 	if err != nil {
 		c.monitor.failed(ctx, m.kind, m.name, 0, err)
 	}
-	if l != nil || err != nil {
+	if again != nil || err != nil {
 		c.gate.Leave()
 	}
-	return l, err
+	return again, err
 }
 
 // finish turns the outcome of an acquisition into the results for its caller.
-func (m *Mutex) finish(ctx context.Context, a *acquisition, err error) (*Lock, error) {
+func (m *Mutex) finish(ctx context.Context, a *acquisition, err error) (part, error) {
 	monitor, took := &m.client.monitor, a.took()
 	if err == nil {
-		l := a.lock
-		if l.handedOver && !a.contended {
+		h := a.held
+		if h.handedOver && !a.contended {
 			monitor.contended(ctx, m.kind, &LockedError{Name: m.name}, took)
 		}
-		m.client.limit(l, l.mutex.config.maxHold)
-		monitor.acquired(ctx, l, took)
-		return ownerOf(ctx).took(l), nil
+		m.client.limit(h, h.mutex.config.maxHold)
+		monitor.acquired(ctx, h, took)
+		return ownerOf(ctx).took(h), nil
 	}
 	switch {
 	case errors.Is(err, ErrClosed):

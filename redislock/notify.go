@@ -66,16 +66,16 @@ func (c *Client) notified(message string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if message == "" {
-		for _, l := range c.held {
-			c.unchecked[l] = true
+		for _, h := range c.held {
+			c.unchecked[h] = true
 		}
-		for _, l := range c.holders {
-			c.unchecked[l] = true
+		for _, h := range c.holders {
+			c.unchecked[h] = true
 		}
 	}
 	for id := range strings.SplitSeq(ids, ",") {
-		if l := c.holdOfLocked(name, id); l != nil {
-			c.unchecked[l] = true
+		if h := c.holdOfLocked(name, id); h != nil {
+			c.unchecked[h] = true
 		}
 	}
 	if len(c.unchecked) > 0 && !c.checking && c.gate.Enter() {
@@ -85,14 +85,14 @@ func (c *Client) notified(message string) {
 }
 
 // holdOfLocked returns the present hold with the id, or nil.
-func (c *Client) holdOfLocked(name, id string) *Lock {
+func (c *Client) holdOfLocked(name, id string) *held {
 	for _, k := range kinds { // only exclusive kinds have holders
-		if l := c.holders[heldName{k, name}]; l != nil && l.id == id {
-			return l
+		if h := c.holders[heldName{k, name}]; h != nil && h.id == id {
+			return h
 		}
 	}
-	if l := c.held[id]; l != nil && l.name() == name {
-		return l
+	if h := c.held[id]; h != nil && h.name() == name {
+		return h
 	}
 	return nil
 }
@@ -104,7 +104,7 @@ func (c *Client) checkHolds() {
 	for {
 		c.mu.Lock()
 		holds := slices.Collect(maps.Keys(c.unchecked))
-		c.unchecked = make(map[*Lock]bool)
+		c.unchecked = make(map[*held]bool)
 		c.checking = len(holds) > 0
 		c.mu.Unlock()
 		if len(holds) == 0 {
@@ -118,23 +118,23 @@ func (c *Client) checkHolds() {
 
 // checkBatch ends the holds that are gone from Redis. If Redis does not answer, their renewals continue as
 // before.
-func (c *Client) checkBatch(holds []*Lock) {
+func (c *Client) checkBatch(holds []*held) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
 	calls := make([]scripts.Call, len(holds))
-	for i, l := range holds {
+	for i, h := range holds {
 		// A renewal for so short a time extends no lease. Its reply tells whether the hold exists.
-		calls[i] = l.kind().renew.Call(l.kind().keysToRenew(l.name(), l.id), l.id, redisconn.Millis(renewal.MinTTL))
+		calls[i] = h.kind().renew.Call(h.kind().keysToRenew(h.name(), h.id), h.id, redisconn.Millis(renewal.MinTTL))
 	}
 	for i, cmd := range c.redis.Dedicated.RunBatch(ctx, DefaultLease, calls) {
 		if held, err := scripts.Flags(cmd, 1); err != nil || held[0] {
 			continue
 		}
 		c.mu.Lock()
-		l := c.holdOfLocked(holds[i].name(), holds[i].id) // the lock may have been handed over meanwhile
+		h := c.holdOfLocked(holds[i].name(), holds[i].id) // the lock may have been handed over meanwhile
 		c.mu.Unlock()
-		if l != nil {
-			l.lease.(*renewal.Lease).Gone() // a composite is in neither map
+		if h != nil {
+			h.Gone()
 		}
 	}
 }

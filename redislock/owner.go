@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
@@ -21,7 +22,7 @@ import (
 // does not join that hold; it waits until the hold has ended.
 type Owner struct {
 	mu   sync.Mutex
-	held map[ownedLock]*hold
+	held map[ownedLock]*shared
 }
 
 type ownedLock struct {
@@ -30,11 +31,11 @@ type ownedLock struct {
 	name   string
 }
 
-// hold is a lock of an Owner. The Owner's mu guards count.
-type hold struct {
+// shared is a lock of an Owner. The Owner's mu guards count.
+type shared struct {
+	*held // behind all entries
 	owner *Owner
-	lock  *Lock // behind all entries
-	count int   // entries not unlocked yet
+	count int // entries not unlocked yet
 }
 
 type ownerKey struct{}
@@ -52,8 +53,8 @@ func ownerOf(ctx context.Context) *Owner {
 	return o
 }
 
-// reenter returns another Lock on a hold of the context's Owner, or nil if there is none.
-func (m *Mutex) reenter(ctx context.Context) (*Lock, error) {
+// reenter returns another entry of a hold of the context's Owner, or nil if there is none.
+func (m *Mutex) reenter(ctx context.Context) (part, error) {
 	o := ownerOf(ctx)
 	if o == nil {
 		return nil, nil
@@ -87,20 +88,20 @@ func (o *Owner) readsLocked(m *Mutex) bool {
 	return false
 }
 
-// took registers a lock that was just granted, and returns the Lock for the caller. For a nil Owner that is the
+// took registers a lock that was just granted, and returns what its caller gets. For a nil Owner that is the
 // lock itself.
-func (o *Owner) took(l *Lock) *Lock {
+func (o *Owner) took(h *held) part {
 	if o == nil {
-		return l
+		return h
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.held == nil {
-		o.held = make(map[ownedLock]*hold)
+		o.held = make(map[ownedLock]*shared)
 	}
-	h := &hold{owner: o, lock: l, count: 1}
-	o.held[l.mutex.owned()] = h
-	return h.entry()
+	s := &shared{held: h, owner: o, count: 1}
+	o.held[h.mutex.owned()] = s
+	return s.entry()
 }
 
 // owned returns the key of a lock in its Owner. A fair lock is the plain lock of its name.
@@ -111,121 +112,128 @@ func (m *Mutex) owned() ownedLock {
 	return ownedLock{m.client, m.kind, m.name}
 }
 
-// entry returns a new Lock on the hold.
-func (h *hold) entry() *Lock {
-	l := h.lock
-	return &Lock{request: l.request, lease: &entry{hold: h}, madeAt: l.madeAt}
+// entry returns a new entry of the hold.
+func (s *shared) entry() *entry {
+	e := &entry{shared: s}
+	e.lock.body = e
+	return e
 }
 
 // lost returns why the lock is no longer held, even if the loss was not announced yet, or nil.
-func (h *hold) lost() error {
-	if err := h.lock.Err(); err != nil || h.lock.Valid() {
+func (s *shared) lost() error {
+	if err := s.Err(); err != nil || s.Valid() {
 		return err
 	}
-	return fmt.Errorf("%w: %s, its lease is over", ErrLost, scripts.Quote(h.lock.name()))
+	return fmt.Errorf("%w: %s, its lease is over", ErrLost, scripts.Quote(s.name()))
 }
 
 // leave counts an entry that has ended, and reports whether it was the last.
-func (h *hold) leave() bool {
-	h.owner.mu.Lock()
-	defer h.owner.mu.Unlock()
-	h.count--
-	if h.count > 0 {
+func (s *shared) leave() bool {
+	s.owner.mu.Lock()
+	defer s.owner.mu.Unlock()
+	s.count--
+	if s.count > 0 {
 		return false
 	}
-	if key := h.lock.mutex.owned(); h.owner.held[key] == h {
-		delete(h.owner.held, key)
+	if key := s.mutex.owned(); s.owner.held[key] == s {
+		delete(s.owner.held, key)
 	}
 	return true
 }
 
-func (h *hold) entries() int {
-	h.owner.mu.Lock()
-	defer h.owner.mu.Unlock()
-	return h.count
+func (s *shared) entries() int {
+	s.owner.mu.Lock()
+	defer s.owner.mu.Unlock()
+	return s.count
 }
 
-// entry is the lease of one Lock of an Owner: it ends when that Lock is unlocked, or with the hold.
+// entry is one Lock of an Owner on a hold. It ends when that Lock is unlocked, or with the hold. It implements part.
 type entry struct {
-	hold *hold
-
-	mu     sync.Mutex      // guards what follows
-	err    error           // why the entry ended before the hold
-	ctx    context.Context // nil until Done or Context is called
-	cancel context.CancelCauseFunc
+	shared   *shared
+	lock     Lock         // for its caller
+	end      contexts.End // when the Lock is unlocked, and after done is called also with the hold
+	unlocked atomic.Bool
+	follow   sync.Once
 }
 
-// Close implements lease.
-func (e *entry) Close(reason error) bool {
-	e.mu.Lock()
-	if e.err != nil {
-		e.mu.Unlock()
+// handle implements body.
+func (e *entry) handle() *Lock { return &e.lock }
+
+// known implements body.
+func (e *entry) known() *identity { return &e.shared.held.identity }
+
+// leave ends the entry for a reason, unless it was left before. The caller must then call shared.leave.
+func (e *entry) leave(reason error) (first bool) {
+	if e.unlocked.Swap(true) {
 		return false
 	}
-	e.err = reason
-	cancel := e.cancel
-	e.mu.Unlock()
-	if cancel != nil {
-		cancel(reason)
-	}
+	e.end.Close(reason)
 	return true
 }
 
-// unlock is Lock.Unlock. The last entry releases the lock.
+// unlock implements body. The last entry releases the lock.
 func (e *entry) unlock(ctx context.Context) error {
-	lost := e.hold.lost()
+	lost := e.shared.lost()
 	reason := lost
 	if reason == nil {
 		reason = ErrNotHeld
 	}
 	switch {
-	case !e.Close(reason):
+	case !e.leave(reason):
 		return e.Err()
-	case e.hold.leave():
-		return e.hold.lock.Unlock(ctx)
+	case e.shared.leave():
+		return named("unlock", e.shared.name(), e.shared.unlock(ctx))
 	}
 	return lost
 }
 
-// Err implements lease. An entry that was lost and then unlocked stays lost.
+// extend implements body.
+func (e *entry) extend(ctx context.Context, d time.Duration) error {
+	if err := e.Err(); err != nil {
+		return err
+	}
+	return e.shared.extend(ctx, d)
+}
+
+// Err implements body. An entry that was lost and then unlocked stays lost.
 func (e *entry) Err() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.err != nil {
-		return e.err
+	if err := e.end.Err(); err != nil {
+		return err
 	}
-	return e.hold.lock.Err()
+	return e.shared.Err()
 }
 
-// Valid implements lease.
-func (e *entry) Valid() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.err == nil && e.hold.lock.Valid()
+// Valid implements body.
+func (e *entry) Valid() bool { return e.end.Valid() && e.shared.Valid() }
+
+// Deadline implements body.
+func (e *entry) Deadline() time.Time { return e.shared.Deadline() }
+
+// Done implements body.
+func (e *entry) Done() <-chan struct{} {
+	e.follow.Do(func() {
+		over := e.shared.Context(context.Background())
+		context.AfterFunc(over, func() { e.end.Close(e.shared.Err()) })
+	})
+	return e.end.Done()
 }
 
-// Deadline implements lease.
-func (e *entry) Deadline() time.Time { return e.hold.lock.Deadline() }
-
-// Done implements lease.
-func (e *entry) Done() <-chan struct{} { return e.base().Done() }
-
-// Context implements lease.
+// Context implements body.
 func (e *entry) Context(parent context.Context) context.Context {
-	return contexts.EndingWith(parent, e.base())
+	return e.shared.Context(e.end.Context(parent))
 }
 
-// base returns a context that ends with the entry. It is created on demand: most entries never need one.
-func (e *entry) base() context.Context {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.ctx == nil {
-		var own context.Context
-		own, e.cancel = context.WithCancelCause(context.Background())
-		e.ctx = e.hold.lock.lease.Context(own)
-		if e.err != nil {
-			e.cancel(e.err)
-		}
+// abandon implements part.
+func (e *entry) abandon() {
+	if e.leave(ErrNotHeld) && e.shared.leave() {
+		e.shared.abandon()
 	}
-	return e.ctx
+}
+
+// endPart implements part. A hold that was re-entered is released by Unlock; until then it cannot be re-entered. A hold
+// that the Owner also has separately lasts.
+func (e *entry) endPart(reason error) {
+	if e.shared.entries() == 1 {
+		e.shared.endPart(reason)
+	}
 }

@@ -6,7 +6,6 @@ import (
 	"unique"
 
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
-	"github.com/cogwheel-go/cogwheel/renewal"
 )
 
 // This file has the waiting within the process: one queue per lock, whose head asks Redis, and the hand-over of
@@ -61,7 +60,7 @@ func (c *Client) newQueues() *waitqueue.Group[queueKey, *acquisition] {
 		Listen:   waitqueue.Listen(c.redis.Channels, queueKey.channel),
 		GiveBack: func(_ queueKey, granted []*acquisition) {
 			for _, a := range granted {
-				a.lock.discard()
+				a.held.discard()
 			}
 		},
 		Leave: func(_ queueKey, left []*acquisition) {
@@ -89,45 +88,4 @@ func (m *Mutex) enqueue(ctx context.Context) (*acquisition, queueKey) {
 type handoff struct {
 	count int
 	time  time.Duration
-}
-
-// handOver passes the lock to the first waiter of this process, and reports whether there was one. The key in
-// Redis stays as it is. The lease of the caller's Lock is closed, so no call for it can reach the key any more.
-//
-// Only a lock that was acquired recently is handed over: then none of its renewals can be in flight, and
-// waiters of other processes get their turn.
-func (l *Lock) handOver() bool {
-	c, m := l.client(), l.mutex
-	if !l.kind().exclusive || !m.config.renew || l.ambiguous || l.handoffsLeft == 0 || l.longest.Load() > 0 ||
-		c.since(l.askedAt) > min(m.config.handoff.time, l.ttl()/8) || c.queues.Waiting(m.queueKey(nil)) == 0 {
-		return false
-	}
-	if l.fenced() && c.since(l.madeAt) < time.Microsecond {
-		return false // tokens must not run ahead of the server's clock, in microseconds
-	}
-	next := &Lock{request: l.request, handoffsLeft: l.handoffsLeft - 1, handedOver: true}
-	if l.fenced() {
-		next.token++ // reserved with the acquisition
-	}
-	if c.watch(next, l.lease.(*renewal.Lease).SentAt()) != nil { // a composite has no exclusive kind
-		return false
-	}
-	if c.queues.Handoff(m.queueKey(nil), func(a **acquisition) { (*a).lock = next }) {
-		return true
-	}
-	if next.lease.Close(ErrNotHeld) {
-		c.drop(next)
-	}
-	return false
-}
-
-// discard releases, in the background, a lock whose caller had left before it was granted.
-func (l *Lock) discard() {
-	c := l.client()
-	if !l.lease.Close(ErrNotHeld) {
-		return
-	}
-	c.drop(l)
-	l.keepUntil = 0 // nobody has held it
-	l.releaseLater(0, l.ambiguous)
 }

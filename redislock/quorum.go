@@ -64,7 +64,7 @@ type Quorum struct {
 	gate    gate.Gate
 
 	mu   sync.Mutex
-	held map[*Lock]struct{} // guarded by mu
+	held map[*composite]struct{} // guarded by mu
 }
 
 // NewQuorum returns a Quorum for the clients of at least three independent servers, preferably an odd number.
@@ -85,7 +85,7 @@ func NewQuorum(rdbs []redis.UniversalClient, opts ...Option) (*Quorum, error) {
 	}
 	q := &Quorum{
 		stuck: make([]atomic.Int32, len(rdbs)), wheel: cfg.Wheel, logger: cfg.Logger,
-		monitor: monitor{hooks: cfg.hooks, logger: cfg.Logger, as: KindQuorum}, held: make(map[*Lock]struct{}),
+		monitor: monitor{hooks: cfg.hooks, logger: cfg.Logger, as: KindQuorum}, held: make(map[*composite]struct{}),
 	}
 	// Hooks are called once for a lock of the Quorum, not once for each server.
 	each := cfg
@@ -114,7 +114,7 @@ func NewQuorum(rdbs []redis.UniversalClient, opts ...Option) (*Quorum, error) {
 		Send: q.send, Build: q.build, Apply: q.apply, MaxBatch: 1, Poll: cfg.Poll, Listen: q.listen,
 		GiveBack: func(_ queueKey, granted []*quorumAcquisition) {
 			for _, a := range granted {
-				go func() { _ = a.lock.Unlock(context.Background()) }() // a failure is retried in the background
+				go func() { _ = a.won.unlock(context.Background()) }() // a failure is retried in the background
 			}
 		},
 	})
@@ -126,11 +126,11 @@ func (q *Quorum) Close(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")
 	}
-	longest := int64(0)
+	var longest time.Duration
 	for _, c := range q.servers {
 		longest = max(longest, c.longest.Load())
 	}
-	ctx, cancel := contexts.ToClose(ctx, q.wheel, time.Duration(longest))
+	ctx, cancel := contexts.ToClose(ctx, q.wheel, longest)
 	defer cancel()
 	if !q.gate.Close() {
 		return q.gate.Wait(ctx)
@@ -152,25 +152,25 @@ func (q *Quorum) endAll() {
 	held := slices.Collect(maps.Keys(q.held))
 	clear(q.held)
 	q.mu.Unlock()
-	for _, l := range held {
-		l.lease.Close(ErrClosed)
-		q.monitor.ended(l, l.Err())
+	for _, c := range held {
+		c.close(ErrClosed)
+		q.monitor.ended(&c.identity, c.Err())
 	}
 }
 
 // keep registers a lock that was granted, and reports its end.
-func (q *Quorum) keep(l *Lock, c *composite) {
+func (q *Quorum) keep(c *composite) {
 	q.mu.Lock()
-	q.held[l] = struct{}{}
+	q.held[c] = struct{}{}
 	q.mu.Unlock()
 	c.report(func(err error) {
-		q.monitor.ended(l, err)
+		q.monitor.ended(&c.identity, err)
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		delete(q.held, l)
+		delete(q.held, c)
 	})
 	if q.gate.Closed() { // Close may have run before the lock was registered
-		c.Close(ErrClosed)
+		c.close(ErrClosed)
 	}
 }
 
@@ -262,21 +262,21 @@ func (m *QuorumMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cance
 	argument.MustCall(f == nil)
 	q := m.quorum
 	if err := m.begin(ctx); err != nil {
-		go q.monitor.callback(f, nil, err)
+		go q.monitor.guard(func() { f(nil, err) })
 		return func() {}
 	}
 	a := m.newAcquisition(ctx)
 	drop := q.queues.WaitFunc(ctx, m.parts[0].queueKey(nil), a, func(_ *quorumAcquisition, err error) {
 		l, err := m.finish(ctx, a, err)
 		q.gate.Leave()
-		q.monitor.callback(f, l, err)
+		q.monitor.guard(func() { f(l, err) })
 	})
 	return func() {
 		if drop() {
 			err := operationError("lock", m.name, context.Canceled)
 			q.monitor.failed(ctx, multi, m.name, q.wheel.Now().Sub(a.began), err)
 			q.gate.Leave()
-			go q.monitor.callback(f, nil, err)
+			go q.monitor.guard(func() { f(nil, err) })
 		}
 	}
 }
@@ -303,9 +303,9 @@ func (m *QuorumMutex) finish(ctx context.Context, a *quorumAcquisition, err erro
 	q, took := m.quorum, m.quorum.wheel.Now().Sub(a.began)
 	switch {
 	case err == nil:
-		q.keep(a.lock, a.won)
-		q.monitor.acquired(ctx, a.lock, took)
-		return a.lock, nil
+		q.keep(a.won)
+		q.monitor.acquired(ctx, a.won, took)
+		return a.won.handle(), nil
 	case errors.Is(err, ErrClosed):
 		err = ErrClosed
 	case ctx.Err() != nil:
@@ -391,14 +391,13 @@ func (q *Quorum) apply(
 }
 
 // quorumAcquisition is one call for the lock of a Quorum, and the element of its queues. An attempt owns splits
-// and lock.
+// and won.
 type quorumAcquisition struct {
 	mutex   *QuorumMutex
 	ctx     context.Context // of the call
 	began   time.Time
 	splits  int // rounds in a row in which some servers granted the lock, but too few
-	lock    *Lock
-	won     *composite                  // the lease of lock
+	won     *composite
 	refusal atomic.Pointer[LockedError] // the last refusal
 }
 
@@ -420,8 +419,7 @@ func (a *quorumAcquisition) decided(round *quorumRound) error {
 	m := a.mutex
 	q := m.quorum
 	if round.won != nil {
-		a.lock, a.won, a.splits = q.servers[0].compositeLock(m.name, round.won), round.won, 0
-		a.lock.id, a.lock.mutex.config = round.id, m.parts[0].config
+		a.won, a.splits = round.won, 0
 		return nil
 	}
 	if locked, ok := errors.AsType[*LockedError](round.err); ok {

@@ -46,12 +46,12 @@ func (r *quorumRound) regain(server int) {
 }
 
 // partLost asks for a part that its server has lost. A part that ended for another reason stays lost.
-func (r *quorumRound) partLost(part *Lock, err error) {
+func (r *quorumRound) partLost(p part, err error) {
 	if !errors.Is(err, renewal.ErrGone) && !errors.Is(err, renewal.ErrExpired) {
 		return
 	}
 	for i, c := range r.quorum.servers {
-		if c == part.client() {
+		if c == p.known().client() {
 			r.regain(i)
 		}
 	}
@@ -62,7 +62,7 @@ func (v *vacancy) wait() {
 	c := v.round.won
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.err != nil {
+	if c.Err() != nil {
 		return
 	}
 	stop, err := wheelentry.AfterFuncAnyway(v.round.quorum.wheel, v.pause/2+rand.N(v.pause/2+1), v.ask)
@@ -91,24 +91,24 @@ func (v *vacancy) ask(stopped error) {
 	a := m.newPartAcquisition(context.WithoutCancel(v.round.ctx), v.round.id, v.server)
 	a.request = a.nextRequest()
 	a.request.regains = true
-	a.askFor(func(l *Lock, err error) {
+	a.askFor(func(h *held, err error) {
 		defer c.gate.Leave()
-		v.answered(l, err)
+		v.answered(h, err)
 	})
 }
 
 // answered adds the part to the hold, or waits for the next attempt.
-func (v *vacancy) answered(l *Lock, err error) {
+func (v *vacancy) answered(h *held, err error) {
 	switch {
 	case errors.Is(err, errForced):
 	case err != nil:
 		v.wait()
 	default:
-		r, c := v.round, l.client()
-		c.limit(l, r.wonAt.Add(l.mutex.config.maxHold).Sub(c.wheel.Now()))
-		c.monitor.tracePart(r.ctx, l)
-		if !r.won.add(l) {
-			l.abandon()
+		r, c := v.round, h.client()
+		c.limit(h, r.wonAt.Add(h.mutex.config.maxHold).Sub(c.wheel.Now()))
+		c.monitor.tracePart(r.ctx, h)
+		if !r.won.add(h) {
+			h.abandon()
 		}
 	}
 }

@@ -32,7 +32,7 @@ type quorumRound struct {
 	over    bool
 	limit   wheel.Timer // ends the round
 	voted   []bool
-	granted []*Lock
+	granted []*held
 	refused []time.Duration // remaining leases of the holders where the lock was refused
 	errs    []error
 
@@ -71,42 +71,42 @@ func (r *quorumRound) start(timeout time.Duration) {
 		default:
 			a := part.newPartAcquisition(r.ctx, r.id, i)
 			// It runs also after the decision: more servers than needed may hold the lock.
-			a.askFor(func(l *Lock, err error) {
+			a.askFor(func(h *held, err error) {
 				defer c.gate.Leave()
 				if err == nil {
-					c.limit(l, part.config.maxHold)
-					c.monitor.tracePart(r.ctx, l)
+					c.limit(h, part.config.maxHold)
+					c.monitor.tracePart(r.ctx, h)
 				}
-				r.record(i, l, err)
+				r.record(i, h, err)
 			})
 		}
 	}
 }
 
 // record counts the answer of a server.
-func (r *quorumRound) record(i int, l *Lock, err error) {
-	if r.count(i, l, err) {
+func (r *quorumRound) record(i int, h *held, err error) {
+	if r.count(i, h, err) {
 		r.decided(r)
 	}
 }
 
 // count is record without the call of decided. It reports whether the answer has decided the round.
-func (r *quorumRound) count(i int, l *Lock, err error) bool {
+func (r *quorumRound) count(i int, h *held, err error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.voted[i] = true
 	if r.over {
 		r.quorum.stuck[i].Add(-1)
 		switch {
-		case l == nil && r.won != nil:
+		case h == nil && r.won != nil:
 			r.regain(i)
-		case l != nil && (r.won == nil || !r.won.add(l)):
-			l.abandon()
+		case h != nil && (r.won == nil || !r.won.add(h)):
+			h.abandon()
 		}
 		return false
 	}
 	if err == nil {
-		r.granted = append(r.granted, l)
+		r.granted = append(r.granted, h)
 	} else if locked, ok := errors.AsType[*LockedError](err); ok {
 		r.refused = append(r.refused, locked.TTL)
 	} else {
@@ -158,7 +158,7 @@ func (r *quorumRound) decideLocked() {
 	}
 	need := r.quorum.majority()
 	if len(r.granted) >= need {
-		if c := newComposite(need, r.granted, &r.quorum.gate); c.Valid() {
+		if c := r.compose(need); c.Valid() {
 			r.won, r.wonAt = c, r.quorum.wheel.Now()
 			c.onLost = r.partLost
 			c.start()
@@ -167,8 +167,8 @@ func (r *quorumRound) decideLocked() {
 		}
 		r.errs = append(r.errs, errSlow) // the first leases ended before the last answer
 	}
-	for _, l := range r.granted {
-		l.abandon()
+	for _, h := range r.granted {
+		h.abandon()
 	}
 	if len(r.refused) == 0 || len(r.granted)+len(r.refused) < need {
 		r.err = noQuorum(r.errs)
@@ -178,10 +178,21 @@ func (r *quorumRound) decideLocked() {
 	r.split = len(r.granted) > 0
 }
 
+// compose returns the lock with the parts that were granted.
+func (r *quorumRound) compose(need int) *composite {
+	parts := make([]part, len(r.granted))
+	for i, h := range r.granted {
+		parts[i] = h
+	}
+	c := r.quorum.servers[0].newComposite(r.mutex.name, need, parts, &r.quorum.gate)
+	c.id, c.mutex.config = r.id, r.mutex.parts[0].config
+	return c
+}
+
 // regainMissing asks again for the parts that servers have refused.
 func (r *quorumRound) regainMissing() {
 	for i, c := range r.quorum.servers {
-		granted := slices.ContainsFunc(r.granted, func(l *Lock) bool { return l.client() == c })
+		granted := slices.ContainsFunc(r.granted, func(h *held) bool { return h.client() == c })
 		if r.voted[i] && !granted {
 			r.regain(i)
 		}

@@ -39,13 +39,6 @@ func (c *Client) newCleanup() *cleanup.Queue[pendingRelease] {
 	})
 }
 
-// releaseLater releases a lock that is no longer held, in the background, after a delay. ambiguous means that a
-// copy of its request may still be in flight.
-func (l *Lock) releaseLater(delay time.Duration, ambiguous bool) {
-	lasts := max(l.ttl(), time.Duration(l.longest.Load())) // all requests for it were sent before
-	l.client().cleanup.Add(pendingRelease{request: &l.request}, delay, lasts, ambiguous)
-}
-
 // abandon gives up a request that Redis may have granted or enqueued. A place in the queue outlasts a short
 // lease.
 func (c *Client) abandon(req *request, ambiguous bool) {

@@ -122,13 +122,18 @@ func (rw *RWMutex) TryRLock(ctx context.Context) (*Lock, error) { return rw.read
 // the Client releases both in the background.
 func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 	m := rw.read
-	switch {
-	case !l.valid():
+	if !l.valid() {
 		return nil, ErrNotHeld
-	case l.kind() != writing || l.name() != rw.write.name || l.client() != m.client:
-		return nil, argument.Error("lock", l.name(), "is not a writer of "+m.name)
-	case l.entries() > 1:
-		return nil, argument.Error("lock", l.name(), "its owner has locked it more than once")
+	}
+	writer := l.body.known()
+	if writer.kind() != writing || writer.name() != rw.write.name || writer.client() != m.client {
+		return nil, argument.Error("lock", writer.name(), "is not a writer of "+m.name)
+	}
+	var owner *Owner
+	if e, owned := l.body.(*entry); owned {
+		if owner = e.shared.owner; e.shared.entries() > 1 {
+			return nil, argument.Error("lock", writer.name(), "its owner has locked it more than once")
+		}
 	}
 	c := m.client
 	if err := m.begin(ctx); err != nil {
@@ -136,45 +141,49 @@ func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 		return nil, err
 	}
 	defer c.gate.Leave()
-	a, owner := m.newAcquisition(ctx, true), l.owner()
+	a := m.newAcquisition(ctx, true)
 	if err := named("downgrade", m.name, rw.downgrade(ctx, l, a)); err != nil {
 		c.monitor.failed(ctx, reading, m.name, a.took(), err)
 		return nil, err
 	}
 	c.queues.Kick(m.queueKey(nil))
-	c.limit(a.lock, a.lock.mutex.config.maxHold)
-	c.monitor.acquired(ctx, a.lock, a.took())
-	return owner.took(a.lock), nil
+	c.limit(a.held, a.held.mutex.config.maxHold)
+	c.monitor.acquired(ctx, a.held, a.took())
+	return owner.took(a.held).handle(), nil
 }
 
 func (rw *RWMutex) downgrade(ctx context.Context, l *Lock, a *acquisition) error {
 	m, c := rw.read, rw.read.client
-	if e, ok := l.lease.(*entry); ok {
-		if !e.Close(ErrNotHeld) {
-			return e.Err()
+	var writer *held
+	switch b := l.body.(type) {
+	case *held:
+		writer = b
+	case *entry:
+		if !b.leave(ErrNotHeld) {
+			return b.Err()
 		}
-		e.hold.leave()
-		l = e.hold.lock
+		b.shared.leave()
+		writer = b.shared.held
 	}
-	if !l.lease.Close(ErrNotHeld) {
-		return l.Err()
+	if !writer.Close(ErrNotHeld) {
+		return writer.Err()
 	}
-	c.drop(l)
+	c.drop(writer)
 	r, answered := c.redis.Sender.Do(ctx, calls.Request{
 		Key:   m.name,
 		Must:  true, // the writer's hold has ended already
-		Build: func() scripts.Call { return a.downgradeCall(l) },
+		Build: func() scripts.Call { return a.downgradeCall(writer) },
 		Late: func(r redisconn.Reply) {
-			if a.downgraded(l, &r) == nil {
-				a.lock.discard()
+			if a.downgraded(writer, &r) == nil {
+				a.held.discard()
 			}
 		},
 	})
 	var err error
 	if answered {
-		err = a.downgraded(l, &r)
+		err = a.downgraded(writer, &r)
 	}
-	c.monitor.ended(l, err)
+	writer.Report(err)
 	switch {
 	case errors.Is(err, ErrLost):
 		return err
@@ -187,7 +196,7 @@ func (rw *RWMutex) downgrade(ctx context.Context, l *Lock, a *acquisition) error
 }
 
 // downgradeCall replaces the writer's hold by a reader's hold.
-func (a *acquisition) downgradeCall(writer *Lock) scripts.Call {
+func (a *acquisition) downgradeCall(writer *held) scripts.Call {
 	req := a.request
 	keys := []string{req.name(), scripts.ReadTimeout(req.name(), req.id)}
 	args := []any{writer.id, req.id, req.mutex.config.millis, req.verb(), scripts.RWChannel(req.name())}
@@ -195,11 +204,11 @@ func (a *acquisition) downgradeCall(writer *Lock) scripts.Call {
 }
 
 // downgraded reads the reply to downgradeCall. After an error, both holds are released.
-func (a *acquisition) downgraded(writer *Lock, r *redisconn.Reply) (err error) {
+func (a *acquisition) downgraded(writer *held, r *redisconn.Reply) (err error) {
 	c, req := writer.client(), a.request
 	defer func() {
 		if err != nil {
-			writer.releaseLater(0, a.ambiguous || writer.ambiguous)
+			writer.ReleaseLater(0, a.ambiguous || writer.Ambiguous)
 			c.abandon(req, a.ambiguous)
 		}
 	}()
@@ -213,9 +222,9 @@ func (a *acquisition) downgraded(writer *Lock, r *redisconn.Reply) (err error) {
 	case !g.taken:
 		return lostBefore("downgrade", req.name(), errGone)
 	}
-	a.lock = &Lock{request: *req, ambiguous: r.Ambiguous}
-	if err = c.watch(a.lock, r.SentAt); err == nil && writer.ambiguous {
-		writer.releaseLater(cleanup.LateCopy, true)
+	a.held = c.newHeld(*req, r.Ambiguous)
+	if err = c.watch(a.held, r.SentAt); err == nil && writer.Ambiguous {
+		writer.ReleaseLater(cleanup.LateCopy, true)
 	}
 	return err
 }

@@ -56,8 +56,8 @@ type monitor struct {
 
 	// Kept only for hooks that need them: the values of the context that acquired each hold, and the hold that
 	// has an id now. A lock that is handed over within the process keeps its id.
-	traced map[*Lock]context.Context
-	holder map[string]*Lock
+	traced map[*identity]context.Context
+	holder map[string]*identity
 }
 
 // traces reports whether any hook gets the context of a hold.
@@ -66,40 +66,40 @@ func (m *monitor) traces() bool {
 }
 
 // traceLocked keeps the values of the context that acquired a lock, until forgetLocked.
-func (m *monitor) traceLocked(ctx context.Context, l *Lock) {
+func (m *monitor) traceLocked(ctx context.Context, i *identity) {
 	if !m.traces() {
 		return
 	}
 	if m.traced == nil {
-		m.traced, m.holder = make(map[*Lock]context.Context), make(map[string]*Lock)
+		m.traced, m.holder = make(map[*identity]context.Context), make(map[string]*identity)
 	}
-	m.traced[l] = context.WithoutCancel(ctx) //nolint:fatcontext // one for each hold
-	m.holder[l.id] = l
+	m.traced[i] = context.WithoutCancel(ctx) //nolint:fatcontext // one for each hold
+	m.holder[i.id] = i
 }
 
 // forgetLocked returns and drops the context that traceLocked kept.
-func (m *monitor) forgetLocked(l *Lock) context.Context {
-	ctx := m.traced[l]
-	delete(m.traced, l)
-	if m.holder[l.id] == l {
-		delete(m.holder, l.id)
+func (m *monitor) forgetLocked(i *identity) context.Context {
+	ctx := m.traced[i]
+	delete(m.traced, i)
+	if m.holder[i.id] == i {
+		delete(m.holder, i.id)
 	}
 	return ctx
 }
 
 // tracePart is traceLocked for a part of a Quorum's lock, for which only Renewed is reported.
-func (m *monitor) tracePart(ctx context.Context, part *Lock) {
+func (m *monitor) tracePart(ctx context.Context, part *held) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if part.Err() == nil { // else forgetPart was called, or will be
-		m.traceLocked(ctx, part)
+		m.traceLocked(ctx, &part.identity)
 	}
 }
 
-func (m *monitor) forgetPart(part *Lock) {
+func (m *monitor) forgetPart(part *held) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.forgetLocked(part)
+	m.forgetLocked(&part.identity)
 }
 
 // kind returns the Kind of a kind in events.
@@ -111,20 +111,21 @@ func (m *monitor) kind(k *kind) Kind {
 }
 
 // event returns an event of a hold.
-func (m *monitor) event(ctx context.Context, l *Lock, took time.Duration) Event {
-	return Event{Context: ctx, Kind: m.kind(l.kind()), Name: l.name(), ID: l.id, Token: l.token, Took: took}
+func (m *monitor) event(ctx context.Context, i *identity, took time.Duration) Event {
+	return Event{Context: ctx, Kind: m.kind(i.kind()), Name: i.name(), ID: i.id, Token: i.token, Took: took}
 }
 
 // acquired reports that a call got a lock. If the lock has ended meanwhile, it reports the end too.
-func (m *monitor) acquired(ctx context.Context, l *Lock, took time.Duration) {
+func (m *monitor) acquired(ctx context.Context, b body, took time.Duration) {
+	i := b.known()
 	m.mu.Lock()
 	m.stats.Acquired++
 	m.wait.Add(took)
-	m.traceLocked(ctx, l)
+	m.traceLocked(ctx, i)
 	m.mu.Unlock()
-	m.call(m.hooks.Acquired, m.event(ctx, l, took))
-	if !l.reported.Announced() {
-		m.reportEnd(l, l.Err())
+	m.call(m.hooks.Acquired, m.event(ctx, i, took))
+	if !i.reported.Announced() {
+		m.reportEnd(i, b.Err())
 	}
 }
 
@@ -191,14 +192,14 @@ func (m *monitor) refused(ctx context.Context, g *gate.Gate, k *kind, name strin
 
 // ended reports the end of a hold: as lost if err matches ErrLost, otherwise as released. It does nothing if
 // the end was reported before, or the begin was not reported.
-func (m *monitor) ended(l *Lock, err error) {
-	if l.reported.End() {
-		m.reportEnd(l, err)
+func (m *monitor) ended(i *identity, err error) {
+	if i.reported.Over() {
+		m.reportEnd(i, err)
 	}
 }
 
-func (m *monitor) reportEnd(l *Lock, err error) {
-	lost, took := errors.Is(err, ErrLost), l.client().since(l.madeAt)
+func (m *monitor) reportEnd(i *identity, err error) {
+	lost, took := errors.Is(err, ErrLost), i.client().clock.Since(i.madeAt)
 	m.mu.Lock()
 	if lost {
 		m.stats.Lost++
@@ -206,9 +207,9 @@ func (m *monitor) reportEnd(l *Lock, err error) {
 		m.stats.Released++
 	}
 	m.hold.Add(took)
-	ctx := m.forgetLocked(l)
+	ctx := m.forgetLocked(i)
 	m.mu.Unlock()
-	e := m.event(ctx, l, took)
+	e := m.event(ctx, i, took)
 	if lost {
 		e.Err = err
 		m.call(m.hooks.Lost, e)
@@ -232,17 +233,14 @@ func (m *monitor) guard(f func()) {
 	}
 }
 
-// callback calls the function of a LockFunc.
-func (m *monitor) callback(f func(*Lock, error), l *Lock, err error) { m.guard(func() { f(l, err) }) }
-
 // renewed is the Hooks.Renewed of the Renewer.
 func (m *monitor) renewed(r renewal.Event) {
 	m.mu.Lock()
-	l := m.holder[r.ID]
-	ctx := m.traced[l]
+	i := m.holder[r.ID]
+	ctx := m.traced[i]
 	m.mu.Unlock()
-	if l != nil {
-		m.call(m.hooks.Renewed, m.event(ctx, l, r.Took))
+	if i != nil {
+		m.call(m.hooks.Renewed, m.event(ctx, i, r.Took))
 	}
 }
 

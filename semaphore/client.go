@@ -3,7 +3,6 @@ package semaphore
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,7 +20,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/client"
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
-	"github.com/cogwheel-go/cogwheel/internal/highest"
+	"github.com/cogwheel-go/cogwheel/internal/hold"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
@@ -48,7 +47,7 @@ type Client struct {
 	monitor    monitor
 	poll       time.Duration
 	idleMillis int64                // the idle expiry, ms; 0 without
-	owner      string               // identifies this process to Redis, 32 hex digits
+	owner      string               // identifies this process to Redis
 	leases     *renewal.Destination // renews plain semaphores
 	fairs      *renewal.Destination // renews fair semaphores
 	cleanup    *cleanup.Queue[pendingRelease]
@@ -60,8 +59,8 @@ type Client struct {
 	gate   gate.Gate
 	closed chan struct{} // closed when the first Close returns
 
-	// heldUntil is the latest end, since monitor.origin, of the leases and places that calls have asked for.
-	heldUntil atomic.Int64
+	holding   hold.Client
+	heldUntil hold.Longest // the latest end of the leases and places that calls have asked for, by the clock
 
 	// Each queue runs at most one attempt per semaphore at a time. Sequence numbers rely on that.
 	counting         *waitqueue.Group[string, acquisition]
@@ -72,7 +71,7 @@ type Client struct {
 	fairReleases     *waitqueue.Group[string, *releaseRequest]
 
 	mu     sync.Mutex
-	held   map[*Grant]struct{} // guarded by mu
+	held   map[*held]struct{}  // guarded by mu
 	warned map[string]struct{} // guarded by mu; the names of warnings of another number of permits
 }
 
@@ -97,12 +96,13 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	}
 	c := &Client{
 		wheel: cfg.Wheel, logger: cfg.Logger, poll: cfg.Poll, idleMillis: redisconn.Millis(cfg.idle),
-		monitor: monitor{hooks: cfg.hooks, logger: cfg.Logger, wheel: cfg.Wheel, origin: cfg.Wheel.Now()},
-		owner:   hex.EncodeToString(newID()),
+		monitor: monitor{hooks: cfg.hooks, logger: cfg.Logger, clock: client.NewClock(cfg.Wheel)},
+		owner:   client.NewID(),
 		closed:  make(chan struct{}),
-		held:    make(map[*Grant]struct{}),
+		held:    make(map[*held]struct{}),
 		warned:  make(map[string]struct{}),
 	}
+	c.holding = hold.Client{Wheel: c.wheel, Gate: &c.gate, NotHeld: ErrNotHeld, Closed: ErrClosed}
 	c.redis, err = client.NewLeases(&cfg.Options, rdb, &c.gate, renewalConns, c.monitor.renewalHooks())
 	if err != nil {
 		return nil, err
@@ -241,10 +241,10 @@ const countingPatience = 10 * time.Second
 
 // patience returns how long a release can matter.
 func (c *Client) patience() time.Duration {
-	d := max(time.Duration(c.heldUntil.Load())-c.monitor.now(), time.Second)
+	d := max(c.heldUntil.Load()-c.monitor.clock.Now(), time.Second)
 	now := c.wheel.Now()
-	for _, g := range c.heldGrants() {
-		d = max(d, g.Deadline().Sub(now))
+	for _, h := range c.allHeld() {
+		d = max(d, h.Deadline().Sub(now))
 	}
 	if c.counting.Len()+c.countingReleases.Len()+len(c.unconfirmed.names()) > 0 {
 		d = max(d, countingPatience)
@@ -254,10 +254,10 @@ func (c *Client) patience() time.Duration {
 
 // mayBeHeldFor notes that a call asks for permits with a lease.
 func (c *Client) mayBeHeldFor(lease time.Duration) {
-	highest.Raise(&c.heldUntil, int64(c.monitor.now()+lease))
+	c.heldUntil.Raise(c.monitor.clock.Now() + lease)
 }
 
-func (c *Client) heldGrants() []*Grant {
+func (c *Client) allHeld() []*held {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Collect(maps.Keys(c.held))
@@ -266,22 +266,22 @@ func (c *Client) heldGrants() []*Grant {
 // releaseGrants begins to release all held grants. wait blocks until they are released or ctx has ended.
 func (c *Client) releaseGrants(ctx context.Context) (wait func() error) {
 	var releases sync.WaitGroup
-	for _, g := range c.heldGrants() {
+	for _, h := range c.allHeld() {
 		switch {
-		case g.lease.Close(ErrClosed):
-			c.removeGrant(g)
+		case h.Close(ErrClosed):
+			h.Drop()
 			releases.Add(1)
-			request := &releaseRequest{ids: g.ids}
-			c.releaseQueue(g.fair).WaitFunc(ctx, g.name, request, func(_ *releaseRequest, err error) {
+			request := &releaseRequest{ids: h.ids}
+			c.releaseQueue(h.fair).WaitFunc(ctx, h.name, request, func(_ *releaseRequest, err error) {
 				defer releases.Done()
 				if err != nil {
-					g.releaseLater(0)
+					h.ReleaseLater(0, h.Ambiguous)
 				}
-				c.monitor.ended(g, ErrClosed)
+				h.Report(ErrClosed)
 			})
-		case errors.Is(g.Err(), ErrLost): // since the gate was closed
-			c.removeGrant(g)
-			releases.Go(func() { c.monitor.ended(g, g.Err()) })
+		case errors.Is(h.Err(), ErrLost): // since the gate was closed
+			h.Drop()
+			releases.Go(func() { h.Report(h.Err()) })
 		}
 	}
 	return func() error {
@@ -290,16 +290,16 @@ func (c *Client) releaseGrants(ctx context.Context) (wait func() error) {
 	}
 }
 
-func (c *Client) addGrant(g *Grant) {
+func (c *Client) addHeld(h *held) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.held[g] = struct{}{}
+	c.held[h] = struct{}{}
 }
 
-func (c *Client) removeGrant(g *Grant) {
+func (c *Client) removeHeld(h *held) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.held, g)
+	delete(c.held, h)
 }
 
 // recordKey returns a new key in which Redis keeps the result of one edit.

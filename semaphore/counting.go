@@ -128,7 +128,7 @@ func (s *CountingSemaphore) acquire(
 
 // begin checks a request and enters the gate.
 func (s *CountingSemaphore) begin(ctx context.Context, n int64) (acquisition, error) {
-	a := acquisition{ctx: ctx, n: n, began: s.client.monitor.now()}
+	a := acquisition{ctx: ctx, n: n, began: s.client.monitor.clock.Now()}
 	err := s.enter(ctx, n)
 	if err != nil {
 		s.client.monitor.refused(&s.client.gate, s.object(), &a, err)
@@ -194,13 +194,13 @@ func (s *CountingSemaphore) release(ctx context.Context, n int64, ifExists bool)
 		return false, operationError("release", s.name, ErrClosed)
 	}
 	defer c.gate.Leave()
-	began := c.monitor.now()
+	began := c.monitor.clock.Now()
 	request := &countingRelease{n: n, ifExists: ifExists, max: s.config.max}
 	err := awaitRelease(ctx, c, c.countingReleases, s.name, request, func(err error) error {
 		return releaseError(s.name, err)
 	})
 	if n > 0 && (errors.Is(err, ErrUnconfirmed) || err == nil && request.result == 1) {
-		c.monitor.returned(ctx, s.name, n, c.monitor.now()-began)
+		c.monitor.returned(ctx, s.name, n, c.monitor.clock.Since(began))
 	}
 	switch {
 	case err != nil:

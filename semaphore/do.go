@@ -2,10 +2,8 @@ package semaphore
 
 import (
 	"context"
-	"errors"
-	"log/slog"
 
-	"github.com/cogwheel-go/cogwheel/internal/joined"
+	"github.com/cogwheel-go/cogwheel/internal/hold"
 )
 
 // Do calls f while it holds n permits, 0 to MaxGrant; for 0 it calls f at once. The context of f ends with ctx, or
@@ -17,7 +15,7 @@ import (
 // *cogwheel.InvalidError if f is nil, or the error of f, joined with ErrLost if the permits were lost, or with
 // ErrClosed if the Client was closed, before f returned. A release that fails is logged and retried in the
 // background; it is no error of Do.
-func (s *Semaphore) Do(ctx context.Context, n int64, f func(context.Context) error) (err error) {
+func (s *Semaphore) Do(ctx context.Context, n int64, f func(context.Context) error) error {
 	if f == nil {
 		return argument.Nil("function")
 	}
@@ -25,33 +23,15 @@ func (s *Semaphore) Do(ctx context.Context, n int64, f func(context.Context) err
 	if err != nil {
 		return err
 	}
-	defer func() {
-		switch released := g.Release(ctx); {
-		case released == nil:
-		case errors.Is(released, ErrLost):
-			if !errors.Is(err, ErrLost) { // f may have returned the cause of its context
-				err = joined.Errors(err, released)
-			}
-		case errors.Is(released, ErrClosed):
-			err = joined.Also(err, ErrClosed)
-		case errors.Is(released, ErrNotHeld): // f has released them
-		default:
-			s.client.logger.LogAttrs(context.WithoutCancel(ctx), slog.LevelWarn,
-				"semaphore: a release failed and is retried in the background",
-				slog.String("name", s.name), slog.Any("error", released))
-		}
-	}()
-	return f(g.Context(ctx))
+	caller := hold.Caller{
+		Logger: s.client.logger, Message: "semaphore: a release failed and is retried in the background",
+		Lost: ErrLost, NotHeld: ErrNotHeld, Closed: ErrClosed,
+	}
+	return caller.Do(ctx, s.name, g, f, g.Release)
 }
-
-// grantOf is the key under which a context has the Grant of that semaphore.
-type grantOf string
 
 // FromContext returns the Grant of the semaphore with the given name whose Do or Context made ctx or an
 // ancestor of ctx; the innermost if there are several. So a function deep in the call stack can get the fencing
 // token of the grant. The Grant may be lost or released by now; see Grant.Valid. FromContext returns nil if there is
 // no such Grant. A nil Grant is not held.
-func FromContext(ctx context.Context, name string) *Grant {
-	g, _ := ctx.Value(grantOf(name)).(*Grant)
-	return g
-}
+func FromContext(ctx context.Context, name string) *Grant { return hold.From[Grant](ctx, name) }

@@ -30,17 +30,17 @@ type Wait struct {
 // acquired or ends meanwhile may be yielded or not; any other is yielded once. Grants of no permits are not
 // yielded, nor permits of a CountingSemaphore, which have no holder.
 func (c *Client) Holds() iter.Seq[Hold] {
-	self := func(g *Grant, _ struct{}) *Grant { return g }
+	self := func(h *held, _ struct{}) *held { return h }
 	return func(yield func(Hold) bool) {
-		for g := range signals.InPieces(&c.mu, c.held, self) {
-			if g.lease.Err() != nil {
+		for h := range signals.InPieces(&c.mu, c.held, self) {
+			if h.Err() != nil {
 				continue
 			}
-			h := Hold{
-				Kind: kindOf(g.fair), Name: g.name, IDs: g.IDs(), Token: g.token,
-				Since: c.monitor.origin.Add(g.madeAt), Deadline: g.Deadline(),
+			one := Hold{
+				Kind: kindOf(h.fair), Name: h.name, IDs: h.hexIDs(), Token: h.token,
+				Since: c.monitor.clock.Time(h.madeAt), Deadline: h.Deadline(),
 			}
-			if !yield(h) {
+			if !yield(one) {
 				return
 			}
 		}
@@ -52,7 +52,7 @@ func (c *Client) Holds() iter.Seq[Hold] {
 func (c *Client) Waits() iter.Seq[Wait] {
 	return func(yield func(Wait) bool) {
 		for name, line := range c.counting.Lines() {
-			if !yield(Wait{KindCounting, name, line.Size, c.monitor.origin.Add(line.First.began)}) {
+			if !yield(Wait{KindCounting, name, line.Size, c.monitor.clock.Time(line.First.began)}) {
 				return
 			}
 		}
@@ -62,7 +62,7 @@ func (c *Client) Waits() iter.Seq[Wait] {
 				queue = c.fair
 			}
 			for name, line := range queue.Lines() {
-				if !yield(Wait{kindOf(fair), name, line.Size, c.monitor.origin.Add((*line.First).began)}) {
+				if !yield(Wait{kindOf(fair), name, line.Size, c.monitor.clock.Time((*line.First).began)}) {
 					return
 				}
 			}

@@ -9,43 +9,31 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/hold"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
-	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 )
 
 // This file has the parts of releases that all kinds of semaphores share: the wait of a caller, and the
 // releases in the background, which have no caller.
 
-const (
-	releaseGrace   = time.Second     // for the reply to a release, after the end of its context
-	releaseTimeout = 5 * time.Second // for a batch in the background
-)
+const releaseTimeout = 5 * time.Second // for a batch in the background
 
-// awaitRelease queues a release and blocks until finish has returned its outcome, or until releaseGrace after
-// the end of ctx. Then the release continues without its caller. finish runs before Close returns.
+// awaitRelease queues a release and blocks until finish has returned its outcome, or as hold.AwaitRelease until a
+// second after the end of ctx. Then the release continues without its caller. finish runs before Close returns.
 func awaitRelease[T any](
 	ctx context.Context, c *Client, q *waitqueue.Group[string, T], name string, request T, finish func(error) error,
 ) error {
 	wait := func(done <-chan T) bool {
-		select {
-		case <-done:
-			return true
-		case <-ctx.Done():
-		}
-		graceOver := make(chan struct{})
-		timer, err := wheelentry.AfterFunc(c.wheel, releaseGrace, func(error) { close(graceOver) })
-		if err != nil {
-			close(graceOver)
-		}
-		defer timer.Stop()
-		select {
-		case <-done:
-			return true
-		case <-graceOver:
-			return false
-		}
+		return hold.AwaitRelease(ctx, c.wheel, func(end <-chan struct{}) bool {
+			select {
+			case <-done:
+				return true
+			case <-end:
+				return false
+			}
+		})
 	}
 	leaving := func() func(T, error) {
 		c.gate.EnterInside()

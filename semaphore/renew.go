@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/hold"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/renewal"
@@ -33,31 +34,20 @@ func (c *Client) renewalKeys(name string, fair bool) []string {
 }
 
 // Renew implements renewal.Backend.
-func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err error) {
-	callOf := make(map[string]int) // by key
-	var renewals []scripts.Call
-	var members [][]int // per call, the indices of its leases
-	for i, l := range batch.Leases {
-		at, known := callOf[l.Key]
-		if !known {
-			at = len(renewals)
-			callOf[l.Key] = at
-			keys := b.client.renewalKeys(l.Key, b.fair)
-			renewals = append(renewals, scripts.PermitRenew.Call(keys, "GT", b.client.idleMillis))
-			members = append(members, nil)
-		}
-		args := append(renewals[at].Args, redisconn.Millis(l.TTL), len(l.ID)/idLen)
-		for id := l.ID; len(id) >= idLen; id = id[idLen:] {
+func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) error {
+	start := func(name string) scripts.Call {
+		return scripts.PermitRenew.Call(b.client.renewalKeys(name, b.fair), "GT", b.client.idleMillis)
+	}
+	add := func(args []any, i int) []any {
+		id := batch.Leases[i].ID
+		args = append(args, redisconn.Millis(batch.Leases[i].TTL), len(id)/idLen)
+		for ; len(id) >= idLen; id = id[idLen:] {
 			args = append(args, id[:idLen])
 		}
-		renewals[at].Args, members[at] = args, append(members[at], i)
+		return args
 	}
-	for at, cmd := range b.client.redis.Dedicated.RunBatch(ctx, batch.Leases[0].TTL, renewals) {
-		if failure := setOutcomes(cmd, batch, members[at]); failure != nil {
-			err = failure
-		}
-	}
-	return err
+	read := func(reply *redis.Cmd, grants []int) error { return setOutcomes(reply, batch, grants) }
+	return hold.RenewByKey(ctx, b.client.redis.Dedicated, batch, start, add, read)
 }
 
 // setOutcomes reads the reply for some leases of the batch. A grant without one of its permits is gone.

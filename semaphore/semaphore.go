@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/client"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/hold"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
@@ -151,13 +153,17 @@ func (s *Semaphore) acquire(
 	r := newAcquireRequest(a, s.config)
 	_, err = wait(ctx, s.name, r)
 	g, err := s.settle(r, acquireError(ctx, s.name, err))
-	unlessDone(func() { s.report(r, g, err) }, g.discard)
+	unlessDone(func() { s.report(r, g, err) }, func() {
+		if g != nil {
+			g.held.discard()
+		}
+	})
 	return g, err
 }
 
 // begin checks a request and enters the gate.
 func (s *Semaphore) begin(ctx context.Context, n int64) (acquisition, error) {
-	a := acquisition{ctx: ctx, n: n, began: s.client.monitor.now()}
+	a := acquisition{ctx: ctx, n: n, began: s.client.monitor.clock.Now()}
 	err := s.enter(ctx, n)
 	if err != nil {
 		s.client.monitor.refused(&s.client.gate, s.object(), &a, err)
@@ -193,7 +199,7 @@ func (s *Semaphore) report(r *acquireRequest, g *Grant, err error) {
 	monitor := &s.client.monitor
 	switch {
 	case err == nil:
-		monitor.acquired(&r.acquisition, g)
+		monitor.acquired(&r.acquisition, &g.held)
 		return
 	case errors.Is(err, ErrNoPermits):
 		monitor.contended(s.object(), &r.acquisition)
@@ -204,24 +210,26 @@ func (s *Semaphore) report(r *acquireRequest, g *Grant, err error) {
 // newGrant returns the Grant of a request that was granted.
 func (s *Semaphore) newGrant(r *acquireRequest) (*Grant, error) {
 	c := s.client
-	g := &Grant{
-		client: c, name: s.name, fair: s.fair, madeAt: c.monitor.now(),
-		ids: r.ids, token: r.token, ttl: r.lease, ambiguous: r.ambiguous,
-	}
-	if err := g.startLease(s.config.renew, r.sentAt); err != nil {
-		s.client.releaseAbandoned(s.name, g.fair, r)
+	g := &Grant{held{
+		Hold:   hold.Hold{Client: &c.holding, Ambiguous: r.ambiguous},
+		client: c, name: s.name, fair: s.fair, madeAt: c.monitor.clock.Now(),
+		ids: r.ids, token: r.token, ttl: r.lease,
+	}}
+	h := &g.held
+	if err := h.start(s.config.renew, r.sentAt); err != nil {
+		c.releaseAbandoned(s.name, s.fair, r)
 		return nil, operationError("acquire", s.name, err)
 	}
-	s.client.addGrant(g)
-	if g.Err() != nil { // lost before it was added
-		s.client.removeGrant(g)
+	c.addHeld(h)
+	if h.Err() != nil { // lost before it was added
+		h.Drop()
 	}
 	return g, nil
 }
 
 // emptyGrant returns a grant of no permits.
 func (s *Semaphore) emptyGrant() *Grant {
-	return &Grant{client: s.client, name: s.name, lease: newUnlimitedLease()}
+	return &Grant{held{client: s.client, name: s.name, unlimited: new(contexts.End)}}
 }
 
 // Release releases permits by their ids, as Grant.IDs and Redisson report them, for example on behalf of

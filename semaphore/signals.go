@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/client"
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/histogram"
@@ -52,8 +52,7 @@ type Stats struct {
 type monitor struct {
 	hooks  Hooks
 	logger *slog.Logger
-	wheel  *wheel.Wheel
-	origin time.Time // the times of calls and grants count from here
+	clock  client.Clock // of the times of calls and grants
 
 	mu    sync.Mutex // guards what follows
 	stats Stats      // only the counts
@@ -67,8 +66,8 @@ type monitor struct {
 
 // tracedGrant is a grant with the values of the context that acquired it.
 type tracedGrant struct {
-	grant *Grant
-	ctx   context.Context
+	held *held
+	ctx  context.Context
 }
 
 // acquisition is one call for n permits, for the reports. A call of the background has no context and is not
@@ -76,7 +75,7 @@ type tracedGrant struct {
 type acquisition struct {
 	ctx       context.Context
 	n         int64
-	began     time.Duration // since origin
+	began     time.Duration // by the clock
 	contended bool          // Contended was reported: Redis has found too few permits
 	trouble   redisconn.Endurance
 
@@ -112,9 +111,6 @@ func unlessDone(f, undo func()) {
 	done = true
 }
 
-// now returns the time since origin.
-func (m *monitor) now() time.Duration { return m.wheel.Now().Sub(m.origin) }
-
 // kindOf returns the kind of a Semaphore.
 func kindOf(fair bool) Kind {
 	if fair {
@@ -124,12 +120,12 @@ func kindOf(fair bool) Kind {
 }
 
 func (m *monitor) event(of object, a *acquisition) Event {
-	return Event{Context: a.ctx, Kind: of.kind, Name: of.name, Permits: a.n, Took: m.now() - a.began}
+	return Event{Context: a.ctx, Kind: of.kind, Name: of.name, Permits: a.n, Took: m.clock.Since(a.began)}
 }
 
-func (g *Grant) event(ctx context.Context, took time.Duration) Event {
+func (h *held) event(ctx context.Context, took time.Duration) Event {
 	return Event{
-		Context: ctx, Kind: kindOf(g.fair), Name: g.name, Permits: int64(len(g.ids)), IDs: g.IDs(), Token: g.token,
+		Context: ctx, Kind: kindOf(h.fair), Name: h.name, Permits: int64(len(h.ids)), IDs: h.hexIDs(), Token: h.token,
 		Took: took,
 	}
 }
@@ -157,26 +153,26 @@ func (m *monitor) returned(ctx context.Context, name string, n int64, took time.
 }
 
 // acquired reports that a call got a grant. If the grant has ended meanwhile, it reports the end too.
-func (m *monitor) acquired(a *acquisition, g *Grant) {
-	took := m.now() - a.began
+func (m *monitor) acquired(a *acquisition, h *held) {
+	took := m.clock.Since(a.began)
 	m.mu.Lock()
 	m.stats.Acquired++
-	m.stats.Held += int64(len(g.ids))
+	m.stats.Held += int64(len(h.ids))
 	m.wait.Add(took)
 	if m.hooks.Renewed != nil || m.hooks.Lost != nil || m.hooks.Released != nil {
 		if m.traced == nil {
 			m.traced = make(map[string]tracedGrant)
 		}
-		m.traced[g.leaseID()] = tracedGrant{g, context.WithoutCancel(a.ctx)}
+		m.traced[h.leaseID()] = tracedGrant{h, context.WithoutCancel(a.ctx)}
 	}
 	m.mu.Unlock()
 	defer func() {
-		if !g.reported.Announced() {
-			m.reportEnd(g, g.Err())
+		if !h.reported.Announced() {
+			m.reportEnd(h, h.Err())
 		}
 	}()
 	if m.hooks.Acquired != nil {
-		m.call(m.hooks.Acquired, g.event(a.ctx, took))
+		m.call(m.hooks.Acquired, h.event(a.ctx, took))
 	}
 }
 
@@ -255,7 +251,7 @@ func (m *monitor) renewed(r renewal.Event) {
 	t, held := m.traced[r.ID]
 	m.mu.Unlock()
 	if held {
-		m.call(m.hooks.Renewed, t.grant.event(t.ctx, r.Took))
+		m.call(m.hooks.Renewed, t.held.event(t.ctx, r.Took))
 	}
 }
 
@@ -271,34 +267,34 @@ func (m *monitor) refused(g *gate.Gate, of object, a *acquisition, err error) {
 
 // ended reports the end of a grant: as lost if err matches ErrLost, otherwise as released. It does nothing if
 // the end was reported before, or the begin was not reported.
-func (m *monitor) ended(g *Grant, err error) {
-	if g.reported.End() {
-		m.reportEnd(g, err)
+func (m *monitor) ended(h *held, err error) {
+	if h.reported.Over() {
+		m.reportEnd(h, err)
 	}
 }
 
-func (m *monitor) reportEnd(g *Grant, err error) {
-	lost, took := errors.Is(err, ErrLost), m.now()-g.madeAt
+func (m *monitor) reportEnd(h *held, err error) {
+	lost, took := errors.Is(err, ErrLost), m.clock.Since(h.madeAt)
 	m.mu.Lock()
 	if lost {
 		m.stats.Lost++
 	} else {
 		m.stats.Released++
 	}
-	m.stats.Held -= int64(len(g.ids))
+	m.stats.Held -= int64(len(h.ids))
 	m.hold.Add(took)
 	var ctx context.Context
 	if m.traced != nil {
-		id := g.leaseID()
+		id := h.leaseID()
 		ctx = m.traced[id].ctx
 		delete(m.traced, id)
 	}
 	m.mu.Unlock()
 	switch {
 	case !lost && m.hooks.Released != nil:
-		m.call(m.hooks.Released, g.event(ctx, took))
+		m.call(m.hooks.Released, h.event(ctx, took))
 	case lost && m.hooks.Lost != nil:
-		e := g.event(ctx, took)
+		e := h.event(ctx, took)
 		e.Err = err
 		m.call(m.hooks.Lost, e)
 	}
@@ -312,9 +308,6 @@ func (m *monitor) renewalHooks() renewal.Hooks {
 	}
 	return hooks
 }
-
-// leaseID is the ID of the grant's lease.
-func (g *Grant) leaseID() string { return strings.Join(g.ids, "") }
 
 // Stats returns the counts of the Client. It does not block, however many grants there are. It is safe for
 // concurrent use.

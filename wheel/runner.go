@@ -3,8 +3,6 @@ package wheel
 import (
 	"sync/atomic"
 	"time"
-
-	"github.com/cogwheel-go/cogwheel/internal/highest"
 )
 
 // runner is one of the goroutines that keep the time and run callbacks; see scheduler.work.
@@ -73,7 +71,8 @@ type durations struct {
 }
 
 func (d *durations) record(took int64) {
-	highest.Raise(&d.longest, took)
+	for old := d.longest.Load(); took > old && !d.longest.CompareAndSwap(old, took); old = d.longest.Load() {
+	}
 	if took > d.blocking {
 		d.blocked.Add(took)
 	}

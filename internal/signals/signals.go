@@ -1,12 +1,11 @@
-// Package signals supports hooks and statistics: it calls hooks safely, reports the end of each announced hold
-// exactly once, and iterates over large maps without holding their lock for long.
+// Package signals supports hooks and statistics: it calls hooks safely, tells errors from their repetitions, and
+// iterates over large maps without holding their lock for long.
 package signals
 
 import (
 	"iter"
 	"runtime/debug"
 	"sync"
-	"sync/atomic"
 )
 
 // Guard calls a hook or a callback of a user. If f panics, Guard recovers and returns the value and the stack: the
@@ -20,23 +19,6 @@ func Guard(f func()) (panicked any, stack string) {
 	f()
 	return nil, ""
 }
-
-// Hold is the reported state of a hold: pending, announced or over. The zero value is pending. It is safe for
-// concurrent use.
-type Hold struct{ phase atomic.Uint32 }
-
-const (
-	pending   uint32 = iota // not yet returned to its caller, and may never be
-	announced               // returned to its caller
-	over                    // ended
-)
-
-// Announced marks the hold as announced. It returns false if the hold has ended; then the caller reports the end.
-func (h *Hold) Announced() (lasts bool) { return h.phase.CompareAndSwap(pending, announced) }
-
-// End marks the hold as ended. It returns true if the caller must report the end: once, and only for an announced
-// hold. The end of a hold that is announced later is reported after the announcement.
-func (h *Hold) End() (report bool) { return h.phase.Swap(over) == announced }
 
 // piece is the number of entries that InPieces visits under one lock.
 const piece = 256

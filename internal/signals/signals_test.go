@@ -12,33 +12,6 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/signals"
 )
 
-func TestHold_ItsEndIsReportedOnce(t *testing.T) {
-	t.Parallel()
-	for range 1000 {
-		var h signals.Hold
-		var reports int
-		var mu sync.Mutex
-		report := func(is bool) {
-			mu.Lock()
-			defer mu.Unlock()
-			if is {
-				reports++
-			}
-		}
-		var all sync.WaitGroup
-		all.Go(func() { report(!h.Announced()) }) // then the announcer reports the end
-		for range 3 {
-			all.Go(func() { report(h.End()) })
-		}
-		all.Wait()
-		require.Equal(t, 1, reports)
-		require.False(t, h.End())
-	}
-	var never signals.Hold
-	require.False(t, never.End(), "it was not announced")
-	require.False(t, never.Announced(), "and does not last")
-}
-
 func TestInPieces(t *testing.T) {
 	t.Parallel()
 	const entries = 5000

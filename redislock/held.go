@@ -1,0 +1,257 @@
+package redislock
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/cleanup"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/hold"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
+	"github.com/cogwheel-go/cogwheel/renewal"
+)
+
+// headStart is the advantage of other processes after a lock was handed over within this process.
+const headStart = 2 * time.Millisecond
+
+// held is a lock in Redis from its grant to its end. It implements part and hold.Owner.
+type held struct {
+	identity
+	hold.Hold
+	lock         Lock          // for its caller
+	askedAt      time.Duration // when the request that Redis granted was sent, by the clock of the Client
+	handoffsLeft int16         // how many hand-overs are left
+	handedOver   bool          // from another hold of this process
+}
+
+// newHeld returns the hold of a request that Redis has granted. watch must follow.
+func (c *Client) newHeld(r request, ambiguous bool) *held {
+	h := &held{identity: identity{request: r}, Hold: hold.Hold{Client: &c.holding, Ambiguous: ambiguous}}
+	h.lock.body = h
+	return h
+}
+
+// handle implements body.
+func (h *held) handle() *Lock { return &h.lock }
+
+// known implements body.
+func (i *identity) known() *identity { return i }
+
+// Drop implements hold.Owner.
+func (h *held) Drop() { h.client().drop(h) }
+
+// Report implements hold.Owner.
+func (h *held) Report(end error) { h.client().monitor.ended(&h.identity, end) }
+
+// ReleaseLater implements hold.Owner.
+func (h *held) ReleaseLater(delay time.Duration, ambiguous bool) {
+	lasts := max(h.ttl(), h.Longest()) // all requests for it were sent before
+	h.client().cleanup.Add(pendingRelease{request: &h.request}, delay, lasts, ambiguous)
+}
+
+// extend implements body.
+func (h *held) extend(ctx context.Context, d time.Duration) error {
+	c := h.client()
+	if !c.gate.Enter() {
+		return ErrClosed
+	}
+	defer c.gate.Leave()
+	c.longest.Raise(d)
+	return h.Extend(d, func() (bool, time.Time, error) {
+		r, answered := c.redis.Sender.Do(ctx, calls.Request{Key: h.name(), Build: func() scripts.Call {
+			return h.kind().renew.Call(h.kind().keysToRenew(h.name(), h.id), h.id, redisconn.Millis(d))
+		}})
+		if !answered {
+			return false, r.SentAt, operationError("extend", h.name(), contexts.Error(ctx))
+		}
+		is, err := r.Flags(1)
+		if err != nil {
+			return false, r.SentAt, operationError("extend", h.name(), err)
+		}
+		return is[0], r.SentAt, nil
+	})
+}
+
+// unlock implements body.
+func (h *held) unlock(ctx context.Context) error {
+	return h.Release(h, func() error {
+		if h.handOver() {
+			return nil
+		}
+		return h.release(ctx)
+	})
+}
+
+// release frees the key of a lock that is no longer held.
+func (h *held) release(ctx context.Context) error {
+	began := h.client().wheel.Now()
+	r, answered := h.sendRelease(ctx)
+	if !answered {
+		return unconfirmed(h.name(), contexts.Error(ctx))
+	}
+	released, err := r.Flag()
+	switch {
+	case redisconn.WrongKind(err):
+		return lostBefore("unlock", h.name(), err)
+	case err != nil:
+		h.ReleaseLater(0, h.Ambiguous)
+		if redisconn.Permanent(err) {
+			return operationError("unlock", h.name(), err)
+		}
+		return unconfirmed(h.name(), err)
+	}
+	if h.Ambiguous {
+		h.ReleaseLater(cleanup.LateCopy, true)
+	}
+	if !released && h.LostBefore(began, r.Ambiguous) {
+		return lostBefore("unlock", h.name(), errGone)
+	}
+	return nil
+}
+
+// sendRelease sends the release and waits for the reply, until a second after the end of ctx. If there is
+// none by then, the release goes on in the background.
+func (h *held) sendRelease(ctx context.Context) (r redisconn.Reply, answered bool) {
+	c := h.client()
+	p := c.redis.Sender.Start(ctx, calls.Request{
+		Key:   h.name(),
+		Must:  true,
+		Build: func() scripts.Call { return h.kind().release(&h.request) },
+		Late: func(r redisconn.Reply) {
+			h.wakeNext()
+			if r.Err() != nil || h.Ambiguous {
+				h.ReleaseLater(0, h.Ambiguous)
+			}
+		},
+	})
+	if !hold.AwaitRelease(ctx, c.wheel, p.Wait) && !p.Leave() {
+		return r, false
+	}
+	h.wakeNext()
+	return p.Reply(), true
+}
+
+// wakeNext wakes the waiters of this process that found the lock taken during its release. After a series of
+// hand-overs, other processes go first: they learn of the release by its message.
+func (h *held) wakeNext() {
+	if !h.kind().exclusive {
+		return
+	}
+	if h.handedOver {
+		if _, err := wheelentry.AfterFunc(h.client().wheel, headStart, func(error) { h.kick() }); err == nil {
+			return
+		}
+	}
+	h.kick()
+}
+
+// kick makes the waiters of this process ask for the lock. Waiters for a writer's lock may be readers.
+func (h *held) kick() {
+	key := h.mutex.queueKey(nil)
+	h.client().queues.Kick(key)
+	if key.kind == writing {
+		key.kind = reading
+		h.client().queues.Kick(key)
+	}
+}
+
+// onLost is called once, when the lease ends without Unlock.
+func (h *held) onLost(err error) {
+	h.Lost(h, h.ttl(), err)
+	if h.kind().exclusive {
+		h.kick()
+	}
+}
+
+// expel ends a lock against the will of its holder, and reports whether it was held.
+func (h *held) expel(cause error) bool {
+	return h.End(h, fmt.Errorf("%w: %s: %w", ErrLost, scripts.Quote(h.name()), cause), hold.Grace(h.ttl()))
+}
+
+// maxHoldReached ends a lock whose WithMaxHold has passed.
+func (h *held) maxHoldReached() {
+	if h.expel(fmt.Errorf("%w: %v", ErrMaxHold, h.mutex.config.maxHold)) {
+		h.client().logger.LogAttrs(context.Background(), slog.LevelWarn,
+			"redislock: lock held for too long, released", slog.String("name", h.name()))
+	}
+}
+
+// abandon implements part.
+func (h *held) abandon() { h.End(h, ErrNotHeld, 0) }
+
+// endPart implements part.
+func (h *held) endPart(reason error) { h.End(h, reason, hold.Grace(h.ttl())) }
+
+// discard releases, in the background, a lock whose caller had left before it was granted.
+func (h *held) discard() {
+	h.keepUntil = 0 // nobody has held it
+	h.EndInside(h, ErrNotHeld, 0, h.Ambiguous)
+}
+
+// handOver passes the lock to the first waiter of this process, and reports whether there was one. The key in
+// Redis stays as it is. The lease of the caller's Lock is closed, so no call for it can reach the key any more.
+//
+// Only a lock that was acquired recently is handed over: then none of its renewals can be in flight, and
+// waiters of other processes get their turn.
+func (h *held) handOver() bool {
+	c, m := h.client(), h.mutex
+	if !h.kind().exclusive || !m.config.renew || h.Ambiguous || h.handoffsLeft == 0 || h.Longest() > 0 ||
+		c.clock.Since(h.askedAt) > min(m.config.handoff.time, h.ttl()/8) || c.queues.Waiting(m.queueKey(nil)) == 0 {
+		return false
+	}
+	if h.fenced() && c.clock.Since(h.madeAt) < time.Microsecond {
+		return false // tokens must not run ahead of the server's clock, in microseconds
+	}
+	next := c.newHeld(h.request, false)
+	next.handoffsLeft, next.handedOver = h.handoffsLeft-1, true
+	if h.fenced() {
+		next.token++ // reserved with the acquisition
+	}
+	if c.watch(next, h.SentAt()) != nil {
+		return false
+	}
+	if c.queues.Handoff(m.queueKey(nil), func(a **acquisition) { (*a).held = next }) {
+		return true
+	}
+	if next.Close(ErrNotHeld) {
+		c.drop(next)
+	}
+	return false
+}
+
+// watch starts the lease of a lock that Redis has granted. Its request was sent at sentAt or later.
+func (c *Client) watch(h *held, sentAt time.Time) (err error) {
+	h.askedAt, h.madeAt = c.clock.At(sentAt), c.clock.Now()
+	least := h.mutex.config.minHold
+	if least > 0 {
+		h.MayLast(least)
+		h.keepUntil = h.madeAt + least + least/100 + 2*time.Millisecond // clocks differ in rate, and Redis counts in ms
+	}
+	spec := renewal.Spec{Key: h.name(), ID: h.id, TTL: h.ttl(), SentAt: sentAt, Lost: ErrLost, OnLost: h.onLost}
+	if h.mutex.config.renew {
+		var d *renewal.Destination
+		if d, err = c.destination(&h.request); err == nil {
+			h.Lease, err = d.Add(spec)
+		}
+	} else {
+		spec.TTL = h.mutex.config.firstLease()
+		h.Lease, err = c.redis.Renewer.Watch(spec)
+	}
+	if err != nil {
+		return err
+	}
+	if least > h.ttl() {
+		h.Prolong(sentAt, least) // renewals ask for less, and do not shorten it
+	}
+	c.keep(h)
+	if c.gate.Closed() && h.Close(ErrClosed) { // Close may have run before the lock was registered
+		c.drop(h)
+		return operationError("lock", h.name(), ErrClosed)
+	}
+	return nil
+}
