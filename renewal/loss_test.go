@@ -101,9 +101,10 @@ func TestRenewer_AnnouncesALoss(t *testing.T) {
 
 func TestRenewer_SurvivesFailuresShorterThanTheLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *renewal.Renewer) {
-		start := time.Now()
+		start, failed := time.Now(), 0
 		b := &fakeBackend{answer: func(ctx context.Context, n int, b *renewal.Batch) error {
 			if d := time.Since(start); d > 5*time.Second && d < 25*time.Second {
+				failed++
 				return errDown
 			}
 			return all(renewal.Extended)(ctx, n, b)
@@ -112,6 +113,7 @@ func TestRenewer_SurvivesFailuresShorterThanTheLease(t *testing.T) {
 		time.Sleep(3 * ttl)
 		require.NoError(t, l.Err())
 		require.True(t, l.Valid())
+		require.Greater(t, failed, 5, "they are repeated soon, not when the next renewal would be due")
 		l.Close(nil)
 	})
 }

@@ -42,6 +42,22 @@ func TestRenewer_KeepsALeaseAlive(t *testing.T) {
 	})
 }
 
+// A wheel without room for the pause in which due leases are collected has them renewed at once.
+func TestRenewer_KeepsALeaseOnAFullWheel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, err := wheel.New(wheel.WithMaxPendingTimeouts(1)) // for the lease
+		require.NoError(t, err)
+		r, err := renewal.New(w)
+		require.NoError(t, err)
+		l := add(t, r, &fakeBackend{answer: all(renewal.Extended)}, renewal.Spec{Key: "k", ID: "1", TTL: ttl})
+		time.Sleep(3 * ttl)
+		require.NoError(t, l.Err())
+		require.NoError(t, r.Close(t.Context()))
+		_, err = w.Stop(context.Background())
+		require.NoError(t, err)
+	})
+}
+
 func TestRenewer_Watch(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *renewal.Renewer) {
 		start := time.Now()
