@@ -244,6 +244,8 @@ func TestSemaphore_ReleaseByID(t *testing.T) {
 	mustSetPermits(t, l, 3)
 	g := mustAcquire(t, l, 3)
 	ids := g.IDs()
+	require.ErrorIs(t, l.Release(t.Context(), ids[0], ids[0]), semaphore.ErrNotHeld, "twice")
+	require.Zero(t, available(t, l))
 	require.NoError(t, l.Release(t.Context(), ids[0]))
 	require.ErrorIs(t, l.Release(t.Context(), ids...), semaphore.ErrNotHeld, "all or nothing")
 	require.EqualValues(t, 1, available(t, l))
