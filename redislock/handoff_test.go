@@ -174,6 +174,23 @@ func TestMutex_OneAttemptPerProcessAndMessage(t *testing.T) {
 	}
 }
 
+// However many callers wait, a lock passes from caller to caller so many times, and is then free for other processes.
+func TestWithHandoff_IsTheNumberOfHandovers(t *testing.T) {
+	t.Parallel()
+	const waiters, handovers = 20, 3
+	rdb := redistest.Start(t).Client(t)
+	c, n := newCountedClient(t, rdb)
+	m := c.Mutex(redistest.Name(t), redislock.WithHandoff(handovers, time.Minute))
+	held := mustLock(t, m)
+	order := startLockFuncs(t, m, waiters)
+	before := n.scriptCalls()
+	mustUnlock(t, held)
+	for range waiters {
+		<-order
+	}
+	require.GreaterOrEqual(t, n.scriptCalls()-before, 2*(waiters-handovers)/(handovers+1), "acquisitions and releases")
+}
+
 func TestWithHandoff_OfNoneAsksRedisForEachLock(t *testing.T) {
 	t.Parallel()
 	const waiters = 20
