@@ -88,6 +88,40 @@ func failing(t *testing.T, at func(where string)) {
 	require.Zero(t, c.Stats().Running)
 }
 
+// Tasks wait for the one worker while their handlers end its goroutine one after the other.
+func TestServe_FunctionsThatEndTheirGoroutineLeaveNoTaskBehind(t *testing.T) {
+	t.Parallel()
+	const tasks = 50
+	ended := make(chan delay.Event, 10*tasks)
+	c := newClient(t, redistest.Shared(t).Client(t), delay.WithHooks(delay.Hooks{Ended: func(e delay.Event) { ended <- e }}))
+	q := c.Queue(redistest.Name(t), delay.WithRetry(1, delay.Backoff(time.Second, time.Second)))
+	for i := range tasks {
+		require.NoError(t, q.Schedule(t.Context(), strconv.Itoa(i), 0, nil))
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	served := make(chan error, 1)
+	go func() {
+		served <- q.Serve(ctx, 1, func(context.Context, *delay.Task) error {
+			runtime.Goexit()
+			return nil
+		})
+	}()
+	for left := tasks; left > 0; {
+		select {
+		case e := <-ended:
+			if e.Outcome != delay.HandedBack { // on a slow machine, as it has waited for the worker
+				require.Equal(t, delay.Exhausted, e.Outcome)
+				left--
+			}
+		case <-time.After(redistest.Patience):
+			require.FailNow(t, "tasks have not ended", left)
+		}
+	}
+	stop()
+	require.NoError(t, <-served)
+}
+
 // A handler may change its Task.
 func TestServe_TheTaskOfAHandlerIsItsOwn(t *testing.T) {
 	t.Parallel()
