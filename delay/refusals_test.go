@@ -239,7 +239,8 @@ func TestClose_SaysThatAnEndIsNotRecorded(t *testing.T) {
 	}()
 	require.NoError(t, q.Schedule(t.Context(), "a", 0, nil))
 	<-begun
-	d.Set(redistest.BlackholeUp)
+	d.Set(redistest.Refuse) // so that no call is in flight, which Close would report as well
+	d.Reset()
 	defer d.Set(redistest.Pass)
 	require.ErrorIs(t, c.Close(t.Context()), context.DeadlineExceeded)
 	require.ErrorIs(t, <-served, context.DeadlineExceeded)
