@@ -493,6 +493,80 @@ func TestServe_ATaskWithTwoLossesRunsAlone(t *testing.T) {
 	close(end)
 }
 
+// heldClaim is a hook that holds up the reply to the first call for a queue.
+type heldClaim struct {
+	name              string
+	once              sync.Once
+	executed, release chan struct{}
+}
+
+func (h *heldClaim) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *heldClaim) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		h.hold(cmd)
+		return err
+	}
+}
+
+func (h *heldClaim) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		h.hold(cmds...)
+		return err
+	}
+}
+
+func (h *heldClaim) hold(cmds ...redis.Cmder) {
+	for _, cmd := range cmds {
+		if cmd.Err() == nil && strings.Contains(cmd.String(), h.name) {
+			h.once.Do(func() {
+				close(h.executed)
+				<-h.release
+			})
+		}
+	}
+}
+
+// A call has claimed a task of another queue before one begins alone, and is answered after that: its task is handed
+// back.
+func TestServe_ATaskWithTwoLossesRunsBesideNoneOfALateClaim(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t)
+	p.edit(1, schedule("a", 0, "p")...)
+	for i := range 2 {
+		p.begin(2*i+2, p.claim(2*i+1))
+		p.loseLease("a")
+	}
+	other := redistest.Name(t)
+	require.NoError(t, newClient(t, p.rdb).Queue(other).Schedule(t.Context(), "late", 0, nil))
+	h := &heldClaim{name: other, executed: make(chan struct{}), release: make(chan struct{})}
+	rdb := redistest.Shared(t).Client(t)
+	rdb.AddHook(h)
+	events := make(chan string, 100)
+	c := newClient(t, rdb, delay.WithPoll(time.Hour), delay.WithHooks(delay.Hooks{
+		Ended: func(e delay.Event) { events <- e.ID + " " + string(e.Outcome) },
+	}))
+	end := make(chan struct{})
+	finish := sync.OnceFunc(func() { close(end) })
+	defer finish()
+	handle := func(_ context.Context, task *delay.Task) error {
+		events <- task.ID
+		<-end
+		return nil
+	}
+	serve(t, c.Queue(other), 4, handle)
+	<-h.executed
+	serve(t, c.Queue(p.name), 4, handle)
+	require.Equal(t, "a", <-events)
+	close(h.release)
+	require.Equal(t, "late "+string(delay.HandedBack), <-events)
+	finish()
+	ended := []string{<-events, <-events, <-events}
+	require.ElementsMatch(t, []string{"a " + string(delay.Done), "late", "late " + string(delay.Done)}, ended)
+}
+
 // Incidents are counted, logged and given to the hook.
 func TestIncidents_AreReported(t *testing.T) {
 	t.Parallel()
