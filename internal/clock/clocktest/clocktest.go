@@ -56,6 +56,16 @@ func (Late) Now() time.Time { return time.Now() }
 // After implements wheel.Clock.
 func (l Late) After(d time.Duration) <-chan time.Time { return time.After(d + time.Duration(l)) }
 
+// Fast is a clock that runs so many times as fast as that of the machine, for a test of what a process does over a long
+// time while its server does little. It is a wheel.Clock.
+type Fast int
+
+// Now implements wheel.Clock.
+func (f Fast) Now() time.Time { return start.Add(time.Duration(f) * time.Since(start)) }
+
+// After implements wheel.Clock.
+func (f Fast) After(d time.Duration) <-chan time.Time { return time.After(d / time.Duration(f)) }
+
 var (
 	start       = time.Now() // outside of bubbles, so with a monotonic reading
 	bubbleStart = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
