@@ -11,9 +11,11 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/clock/clocktest"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/redislock"
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // A plain lock has one key, so it keeps working while its slot migrates.
@@ -46,16 +48,19 @@ func TestKinds_WaitForASlotThatMigrates(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	rdb := cluster.Client(t)
-	c := newClient(t, rdb)
-	kinds := map[string]func(name string) *redislock.Mutex{
-		"fair":   func(name string) *redislock.Mutex { return c.FairMutex(name) },
-		"fenced": func(name string) *redislock.Mutex { return c.Mutex(name, redislock.WithFencing()) },
-		"read":   func(name string) *redislock.Mutex { return c.RWMutex(name).Reader() },
-		"write":  func(name string) *redislock.Mutex { return c.RWMutex(name).Writer() },
+	c, w := newClient(t, rdb), newWheel(t, wheel.WithClock(clocktest.Fast(10)))
+	waits := newClient(t, rdb, redislock.WithWheel(w))
+	kinds := map[string]func(c *redislock.Client, name string) *redislock.Mutex{
+		"fair": func(c *redislock.Client, name string) *redislock.Mutex { return c.FairMutex(name) },
+		"fenced": func(c *redislock.Client, name string) *redislock.Mutex {
+			return c.Mutex(name, redislock.WithFencing())
+		},
+		"read":  func(c *redislock.Client, name string) *redislock.Mutex { return c.RWMutex(name).Reader() },
+		"write": func(c *redislock.Client, name string) *redislock.Mutex { return c.RWMutex(name).Writer() },
 	}
 	held, waiting := map[string]*redislock.Lock{}, map[string]*asyncCall{}
 	for kind, of := range kinds {
-		held[kind] = mustLock(t, of("{orders}:held:"+kind))
+		held[kind] = mustLock(t, of(c, "{orders}:held:"+kind))
 	}
 	// One key of each lock must exist before, so that a call finds some of its keys and not the others.
 	for kind := range kinds {
@@ -71,16 +76,16 @@ func TestKinds_WaitForASlotThatMigrates(t *testing.T) {
 	for kind, of := range kinds {
 		go func() { unlocked <- held[kind].Unlock(context.Background()) }()
 		waiting[kind] = callAsync(func() (*redislock.Lock, error) {
-			return of("{orders}:new:" + kind).Lock(within(t, patience))
+			return of(waits, "{orders}:new:"+kind).Lock(within(t, patience))
 		})
 	}
-	require.NoError(t, newWheel(t).Sleep(t.Context(), 1500*time.Millisecond))
+	require.NoError(t, w.Sleep(t.Context(), 10*time.Second)) // for longer than a call is repeated: a second of the server
 	slot.Finish()
 	for range kinds {
 		require.NoError(t, <-unlocked)
 	}
 	for kind := range kinds {
-		mustUnlock(t, waiting[kind].await(t))
+		_ = waiting[kind].await(t).Unlock(t.Context()) // its lease is three seconds: it may have ended
 		poll(t, func() bool { return rdb.Exists(t.Context(), "{orders}:held:"+kind).Val() == 0 })
 	}
 }
