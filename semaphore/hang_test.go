@@ -19,37 +19,45 @@ import (
 
 // holdUp is a hook that holds up scripts between the client and the server, and counts them.
 type holdUp struct {
-	mu   sync.Mutex
-	open chan struct{} // closed when scripts pass again; nil while they pass
-	sent int           // batches of scripts
+	mu       sync.Mutex
+	open     chan struct{} // closed when scripts pass again; nil while they pass
+	sent     int           // batches of scripts
+	inFlight int           // of these
 }
 
 func (h *holdUp) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (h *holdUp) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		h.pass(cmd)
+		defer h.pass(cmd)()
 		return next(ctx, cmd)
 	}
 }
 
 func (h *holdUp) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		h.pass(cmds[0])
+		defer h.pass(cmds[0])()
 		return next(ctx, cmds)
 	}
 }
 
-func (h *holdUp) pass(cmd redis.Cmder) {
+// pass returns when a batch may be sent. The caller calls over when it has ended.
+func (h *holdUp) pass(cmd redis.Cmder) (over func()) {
 	if !strings.HasPrefix(cmd.Name(), "eval") {
-		return
+		return func() {}
 	}
 	h.mu.Lock()
 	open := h.open
 	h.sent++
+	h.inFlight++
 	h.mu.Unlock()
 	if open != nil {
 		<-open
+	}
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.inFlight--
 	}
 }
 
@@ -71,6 +79,13 @@ func (h *holdUp) batches() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.sent
+}
+
+// idle reports whether no batch is in flight.
+func (h *holdUp) idle() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.inFlight == 0
 }
 
 // occupy calls f until no further batch is sent, and returns how many calls that took. The last is in no batch.
@@ -235,9 +250,9 @@ func TestClient_CloseWhileRedisHangs(t *testing.T) {
 			t.Run(fmt.Sprintf("takes little longer than the lease, with %d calls in flight", inFlight), func(t *testing.T) {
 				t.Parallel()
 				server := redistest.Start(t)
-				h, rdb := &holdUp{}, server.Client(t)
+				h, rdb, w := &holdUp{}, server.Client(t), newWheel(t)
 				rdb.AddHook(h)
-				c, err := semaphore.New(rdb, semaphore.WithWheel(newWheel(t)), semaphore.WithPoll(100*time.Millisecond))
+				c, err := semaphore.New(rdb, semaphore.WithWheel(w), semaphore.WithPoll(100*time.Millisecond))
 				require.NoError(t, err)
 				newSemaphore := func(i int) *semaphore.Semaphore {
 					return k.newSemaphore(c, fmt.Sprint("permits:", i), semaphore.WithLease(lease))
@@ -265,7 +280,8 @@ func TestClient_CloseWhileRedisHangs(t *testing.T) {
 					require.ErrorIs(t, one.wait(t), semaphore.ErrClosed)
 				}
 				sent := h.batches()
-				require.NoError(t, newWheel(t).Sleep(t.Context(), 4*time.Second)) // longer than the timeouts
+				poll(t, h.idle) // by their timeouts
+				require.Zero(t, w.Stats().Pending, "nothing is to be sent later")
 				require.Equal(t, sent, h.batches(), "nothing is sent after Close")
 				server.Resume()
 			})
