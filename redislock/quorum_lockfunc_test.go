@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -25,8 +26,9 @@ func TestQuorum_LockFunc(t *testing.T) {
 				checkQuorumLockFunc(t, append(independentServers{servers[0]}, servers[2:]...), servers[1])
 			})
 			t.Run("while a majority dies", func(t *testing.T) {
+				const lease = 3 * time.Second // its end is awaited
 				name := redistest.Name(t)
-				held := mustLock(t, servers.newQuorumOfFailingServers(t).Mutex(name, redislock.WithLease(safeLease)))
+				held := mustLock(t, servers.newQuorumOfFailingServers(t).Mutex(name, redislock.WithLease(lease)))
 				m := servers.newQuorumOfFailingServers(t).Mutex(name)
 				calls, _ := startLockFunc(t.Context(), m)
 				for _, s := range servers[2 : n/2+2] {
@@ -60,12 +62,12 @@ func TestQuorum_LockFunc(t *testing.T) {
 	})
 }
 
-// checkQuorumLockFunc checks LockFunc with the given live and dead servers.
+// checkQuorumLockFunc checks LockFunc with the given live and dead servers. Its subtests run in turn: parallel ones would
+// wait among those of other tests, and the server that dies next would wait for them.
 func checkQuorumLockFunc(t *testing.T, alive independentServers, dead ...*redistest.Server) {
 	all := append(append(independentServers{}, alive[:1]...), append(dead, alive[1:]...)...)
 
 	t.Run("calls back with the lock, at once or when it is free", func(t *testing.T) {
-		t.Parallel()
 		name := redistest.Name(t)
 		m := all.newQuorumOfFailingServers(t).Mutex(name)
 		calls, cancel := startLockFunc(t.Context(), m)
@@ -89,7 +91,6 @@ func checkQuorumLockFunc(t *testing.T, alive independentServers, dead ...*redist
 	})
 
 	t.Run("cancelled before the grant, calls back once without the lock", func(t *testing.T) {
-		t.Parallel()
 		name := redistest.Name(t)
 		held := mustLock(t, all.newQuorumOfFailingServers(t).Mutex(name))
 		q := all.newQuorumOfFailingServers(t)
@@ -112,14 +113,12 @@ func checkQuorumLockFunc(t *testing.T, alive independentServers, dead ...*redist
 	})
 
 	t.Run("cancelled at any moment, leaves no keys", func(t *testing.T) {
-		t.Parallel()
 		name := redistest.Name(t)
 		requireCancelledCleanly(t, all.newQuorumOfFailingServers(t).Mutex(name), 60)
 		alive.awaitFree(t, name)
 	})
 
 	t.Run("cancelled at the grant, leaves no keys", func(t *testing.T) {
-		t.Parallel()
 		name := redistest.Name(t)
 		rdbs, atGrant := all.clients(t), &replyHook{}
 		rdbs[0].AddHook(atGrant)
@@ -142,7 +141,6 @@ func checkQuorumLockFunc(t *testing.T, alive independentServers, dead ...*redist
 	})
 
 	t.Run("Close ends it", func(t *testing.T) {
-		t.Parallel()
 		name := redistest.Name(t)
 		q := all.newQuorumOfFailingServers(t)
 		held := mustLock(t, q.Mutex(name))

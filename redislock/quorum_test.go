@@ -27,10 +27,11 @@ func startServers(t testing.TB, n int) (f independentServers) {
 	return f
 }
 
+// clients returns a client of each server. It dials a server that is dead once, not five times with pauses.
 func (f independentServers) clients(t testing.TB) (rdbs []redis.UniversalClient) {
 	t.Helper()
 	for _, s := range f {
-		rdbs = append(rdbs, s.Client(t))
+		rdbs = append(rdbs, s.Client(t, func(o *redis.Options) { o.DialerRetries = 1 }))
 	}
 	return rdbs
 }
