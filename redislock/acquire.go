@@ -102,7 +102,7 @@ func (c *Client) apply(
 	key queueKey, batch []*waitqueue.Waiter[*acquisition], r redisconn.Reply,
 ) (again time.Duration, err error) {
 	head := batch[0].Value
-	h, err := head.answered(&r)
+	h, err := head.result(&r)
 	if r.Err() == nil {
 		head.trouble.Answered()
 	}
@@ -189,10 +189,10 @@ func (c *Client) holds(m *Mutex) bool {
 // errTooSlow means that a reply took longer than the lease, so the request must be repeated.
 var errTooSlow = errors.New("the reply took longer than the lease")
 
-// answered reads the reply to the request of an acquisition. After an error, a grant that cannot be used is
+// result returns what the reply to the request of an acquisition means. After an error, a grant that cannot be used is
 // released in the background, and the next request has a new id, unless Redis has this request in its queue of
 // waiters.
-func (a *acquisition) answered(r *redisconn.Reply) (*held, error) {
+func (a *acquisition) result(r *redisconn.Reply) (*held, error) {
 	m := a.mutex
 	h, taken, err := a.read(r)
 	if err == nil {

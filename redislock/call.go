@@ -45,14 +45,14 @@ func (a *acquisition) askReplicated(ctx context.Context) *redis.Cmd {
 func (a *acquisition) ask(ctx context.Context) (h *held, answered bool, err error) {
 	for {
 		r, answered := a.mutex.client.redis.Sender.Do(ctx, a.call(func(r redisconn.Reply) {
-			if h, err := a.answered(&r); err == nil {
+			if h, err := a.result(&r); err == nil {
 				h.discard()
 			}
 		}))
 		if !answered {
 			return nil, false, nil
 		}
-		if h, err = a.answered(&r); !errors.Is(err, errTooSlow) {
+		if h, err = a.result(&r); !errors.Is(err, errTooSlow) {
 			return h, true, err
 		}
 	}
@@ -61,7 +61,7 @@ func (a *acquisition) ask(ctx context.Context) (h *held, answered bool, err erro
 // askFor is ask without blocking. It calls done with the outcome, on another goroutine. done must not block.
 func (a *acquisition) askFor(done func(*held, error)) {
 	a.mutex.client.redis.Sender.Go(a.ctx, a.call(func(r redisconn.Reply) {
-		h, err := a.answered(&r)
+		h, err := a.result(&r)
 		if errors.Is(err, errTooSlow) {
 			a.askFor(done)
 			return

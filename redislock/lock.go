@@ -53,8 +53,8 @@ type identity struct {
 // notHeld stands for a nil or zero Lock.
 var notHeld = contexts.Ended(ErrNotHeld)
 
-// asked answers the questions of the holder.
-func (l *Lock) asked() contexts.Hold {
+// hold returns what its holder asks.
+func (l *Lock) hold() contexts.Hold {
 	if !l.valid() {
 		return notHeld
 	}
@@ -79,23 +79,23 @@ func (l *Lock) Name() string {
 // A removal of the key while the lease runs is noticed by the next renewal, within a third of the lease. If
 // ForceUnlock removes it, it is noticed at once, or as soon as the Client has subscribed. Without renewal, only
 // ForceUnlock, Extend and Unlock notice it.
-func (l *Lock) Done() <-chan struct{} { return l.asked().Done() }
+func (l *Lock) Done() <-chan struct{} { return l.hold().Done() }
 
 // Err returns nil while the lock is held. Afterwards it always returns the same error, which matches ErrLost,
 // ErrClosed, or, after Unlock, ErrNotHeld.
-func (l *Lock) Err() error { return l.asked().Err() }
+func (l *Lock) Err() error { return l.hold().Err() }
 
 // Valid reports whether the lock is held now, as far as this process knows without asking Redis. It is false
 // once the lease has run out, even if Done is not closed yet. Call it right before an effect that must not
 // overlap with the effects of another holder. Only a check by the resource, as of Token, closes the remaining
 // gap.
-func (l *Lock) Valid() bool { return l.asked().Valid() }
+func (l *Lock) Valid() bool { return l.hold().Valid() }
 
 // Deadline returns the time at which the lock is lost unless it is renewed before. It counts from before the
 // last granted request was sent, less the safety margin, so it is earlier than the end of the lease in Redis.
 // It does not count WithMaxHold, and does not change after the end of the lock. It is the zero time for a nil
 // or zero Lock.
-func (l *Lock) Deadline() time.Time { return l.asked().Deadline() }
+func (l *Lock) Deadline() time.Time { return l.hold().Deadline() }
 
 // Token returns the fencing token, or 0 without WithFencing: a number that is higher than the tokens of all
 // earlier holds of the name. A resource that refuses tokens below the highest it has seen is safe from holders
@@ -136,7 +136,7 @@ func (l *Lock) Context(parent context.Context) context.Context {
 	if parent == nil {
 		panic(argument.Nil("context"))
 	}
-	return hold.With(l.asked().Context(parent), l.Name(), l)
+	return hold.With(l.hold().Context(parent), l.Name(), l)
 }
 
 // FromContext returns the Lock with the given name whose Do or Context made ctx or an ancestor of ctx; the

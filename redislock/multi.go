@@ -63,13 +63,13 @@ func (m *MultiMutex) Names() []string { return slices.Clone(m.names) }
 // The Name of the Lock is the names, joined by commas. The Lock is lost as soon as one part is lost: Done is
 // closed, Err names the part, and the other parts are released an eighth of their lease later. Its Deadline is
 // the earliest Deadline of its parts.
-func (m *MultiMutex) Lock(ctx context.Context) (*Lock, error) { return m.takeAll(ctx, (*Mutex).take) }
+func (m *MultiMutex) Lock(ctx context.Context) (*Lock, error) { return m.lockAll(ctx, (*Mutex).lock) }
 
 // TryLock takes all parts if they are free, and otherwise none: it takes one after the other, and releases
 // those that it has if one cannot be taken. The error is the error for that part. TryLock blocks for one round
 // trip for each name, and one for the release, at most until ctx ends.
 func (m *MultiMutex) TryLock(ctx context.Context) (*Lock, error) {
-	return m.takeAll(ctx, (*Mutex).tryTake)
+	return m.lockAll(ctx, (*Mutex).tryLock)
 }
 
 // LockFunc is Lock without blocking, as Mutex.LockFunc is. If cancel ends the wait, the parts that were taken
@@ -85,7 +85,7 @@ func (m *MultiMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel
 	a := multiAcquisition{multi: m, unlock: unlockAll}
 	var next func()
 	next = func() {
-		a.next().takeFunc(ctx, func(p part, err error) {
+		a.next().lockFunc(ctx, func(p part, err error) {
 			l, more, err := a.add(ctx, p, err)
 			if more {
 				next()
@@ -105,7 +105,7 @@ func (m *MultiMutex) Do(ctx context.Context, f func(context.Context) error) erro
 	return do(ctx, m.client.logger, m.Lock, f)
 }
 
-func (m *MultiMutex) takeAll(ctx context.Context, one func(*Mutex, context.Context) (part, error)) (*Lock, error) {
+func (m *MultiMutex) lockAll(ctx context.Context, one func(*Mutex, context.Context) (part, error)) (*Lock, error) {
 	if m.err != nil {
 		return nil, m.err
 	}

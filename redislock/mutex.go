@@ -32,11 +32,11 @@ func (m *Mutex) Err() error { return m.err }
 // If the lock is held, the error is a *LockedError with the remaining time; it matches ErrLocked. After any
 // other error the caller holds nothing and does not know whether the lock is free; the Client releases in the
 // background whatever Redis may have granted.
-func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) { return handleOf(m.tryTake(ctx)) }
+func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) { return handleOf(m.tryLock(ctx)) }
 
-// tryTake is TryLock.
-func (m *Mutex) tryTake(ctx context.Context) (part, error) {
-	if again, err := m.beginOrReenter(ctx); again != nil || err != nil {
+// tryLock is TryLock.
+func (m *Mutex) tryLock(ctx context.Context) (part, error) {
+	if again, err := m.enterOrReenter(ctx); again != nil || err != nil {
 		return again, err
 	}
 	c := m.client
@@ -63,11 +63,11 @@ func (m *Mutex) tryTake(ctx context.Context) (part, error) {
 // interruption of the subscription, when the holder's lease ends, and at its poll (see WithPoll). A lock that
 // is unlocked while callers in its queue wait goes directly to the next of them, within the bounds of
 // WithHandoff. All waiters of a lock share one wheel entry and one subscription.
-func (m *Mutex) Lock(ctx context.Context) (*Lock, error) { return handleOf(m.take(ctx)) }
+func (m *Mutex) Lock(ctx context.Context) (*Lock, error) { return handleOf(m.lock(ctx)) }
 
-// take is Lock.
-func (m *Mutex) take(ctx context.Context) (part, error) {
-	if again, err := m.beginOrReenter(ctx); again != nil || err != nil {
+// lock is Lock.
+func (m *Mutex) lock(ctx context.Context) (part, error) {
+	if again, err := m.enterOrReenter(ctx); again != nil || err != nil {
 		return again, err
 	}
 	defer m.client.gate.Leave()
@@ -84,12 +84,12 @@ func (m *Mutex) take(ctx context.Context) (part, error) {
 // is logged. LockFunc panics with a *cogwheel.InvalidError if f is nil.
 func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
 	argument.MustCall(f == nil)
-	return m.takeFunc(ctx, func(p part, err error) { f(handleOf(p, err)) })
+	return m.lockFunc(ctx, func(p part, err error) { f(handleOf(p, err)) })
 }
 
-// takeFunc is LockFunc.
-func (m *Mutex) takeFunc(ctx context.Context, f func(part, error)) (cancel func()) {
-	if again, err := m.beginOrReenter(ctx); again != nil || err != nil {
+// lockFunc is LockFunc.
+func (m *Mutex) lockFunc(ctx context.Context, f func(part, error)) (cancel func()) {
+	if again, err := m.enterOrReenter(ctx); again != nil || err != nil {
 		go m.client.monitor.guard(func() { f(again, err) })
 		return func() {}
 	}
@@ -122,15 +122,15 @@ func (m *Mutex) Do(ctx context.Context, f func(context.Context) error) error {
 	return do(ctx, m.client.logger, m.Lock, f)
 }
 
-// begin checks the arguments and enters the gate.
-func (m *Mutex) begin(ctx context.Context) error {
+// enter checks the arguments and enters the gate.
+func (m *Mutex) enter(ctx context.Context) error {
 	return admit(ctx, &m.client.gate, m.name, m.err)
 }
 
-// beginOrReenter enters the gate for a call, or returns another entry of a hold of the context's Owner.
-func (m *Mutex) beginOrReenter(ctx context.Context) (part, error) {
+// enterOrReenter enters the gate for a call, or returns another entry of a hold of the context's Owner.
+func (m *Mutex) enterOrReenter(ctx context.Context) (part, error) {
 	c := m.client
-	if err := m.begin(ctx); err != nil {
+	if err := m.enter(ctx); err != nil {
 		c.monitor.refused(ctx, &c.gate, m.kind, m.name, err)
 		return nil, err
 	}
@@ -154,7 +154,7 @@ func (m *Mutex) finish(ctx context.Context, a *acquisition, err error) (part, er
 		}
 		m.client.limit(h, h.mutex.config.maxHold)
 		monitor.acquired(ctx, h, took)
-		return ownerOf(ctx).took(h), nil
+		return ownerOf(ctx).register(h), nil
 	}
 	switch {
 	case errors.Is(err, ErrClosed):

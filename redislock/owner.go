@@ -88,9 +88,9 @@ func (o *Owner) readsLocked(m *Mutex) bool {
 	return false
 }
 
-// took registers a lock that was just granted, and returns what its caller gets. For a nil Owner that is the
+// register adds a lock that was just granted, and returns what its caller gets. For a nil Owner that is the
 // lock itself.
-func (o *Owner) took(h *held) part {
+func (o *Owner) register(h *held) part {
 	if o == nil {
 		return h
 	}

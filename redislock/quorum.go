@@ -223,7 +223,7 @@ func (m *QuorumMutex) Err() error { return m.err }
 // end. Deadline is the time at which Done closes unless parts are renewed before. Unlock releases the lock on
 // all servers, and returns when a majority has confirmed the release.
 func (m *QuorumMutex) TryLock(ctx context.Context) (*Lock, error) {
-	if err := m.begin(ctx); err != nil {
+	if err := m.enter(ctx); err != nil {
 		return nil, err
 	}
 	defer m.quorum.gate.Leave()
@@ -246,7 +246,7 @@ func (m *QuorumMutex) TryLock(ctx context.Context) (*Lock, error) {
 // answers in the time that TryLock allows, Lock fails with ErrNoQuorum, also if it has already waited. The
 // other errors are those of Mutex.Lock.
 func (m *QuorumMutex) Lock(ctx context.Context) (*Lock, error) {
-	if err := m.begin(ctx); err != nil {
+	if err := m.enter(ctx); err != nil {
 		return nil, err
 	}
 	q := m.quorum
@@ -261,7 +261,7 @@ func (m *QuorumMutex) Lock(ctx context.Context) (*Lock, error) {
 func (m *QuorumMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
 	argument.MustCall(f == nil)
 	q := m.quorum
-	if err := m.begin(ctx); err != nil {
+	if err := m.enter(ctx); err != nil {
 		go q.monitor.guard(func() { f(nil, err) })
 		return func() {}
 	}
@@ -286,8 +286,8 @@ func (m *QuorumMutex) Do(ctx context.Context, f func(context.Context) error) err
 	return do(ctx, m.quorum.logger, m.Lock, f)
 }
 
-// begin checks the arguments and enters the gate.
-func (m *QuorumMutex) begin(ctx context.Context) error {
+// enter checks the arguments and enters the gate.
+func (m *QuorumMutex) enter(ctx context.Context) error {
 	q := m.quorum
 	err := admit(ctx, &q.gate, m.name, m.err)
 	q.monitor.refused(ctx, &q.gate, multi, m.name, err)

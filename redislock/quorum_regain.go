@@ -93,12 +93,12 @@ func (v *vacancy) ask(stopped error) {
 	a.request.regains = true
 	a.askFor(func(h *held, err error) {
 		defer c.gate.Leave()
-		v.answered(h, err)
+		v.fill(h, err)
 	})
 }
 
-// answered adds the part to the hold, or waits for the next attempt.
-func (v *vacancy) answered(h *held, err error) {
+// fill adds the part to the hold, or waits for the next attempt.
+func (v *vacancy) fill(h *held, err error) {
 	switch {
 	case errors.Is(err, errForced):
 	case err != nil:

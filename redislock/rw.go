@@ -136,7 +136,7 @@ func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 		}
 	}
 	c := m.client
-	if err := m.begin(ctx); err != nil {
+	if err := m.enter(ctx); err != nil {
 		c.monitor.refused(ctx, &c.gate, reading, m.name, err)
 		return nil, err
 	}
@@ -149,7 +149,7 @@ func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 	c.queues.Kick(m.queueKey(nil))
 	c.limit(a.held, a.held.mutex.config.maxHold)
 	c.monitor.acquired(ctx, a.held, a.took())
-	return owner.took(a.held).handle(), nil
+	return owner.register(a.held).handle(), nil
 }
 
 func (rw *RWMutex) downgrade(ctx context.Context, l *Lock, a *acquisition) error {

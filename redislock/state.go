@@ -235,7 +235,7 @@ type result struct {
 
 // admin makes a call for the lock that is not an acquisition.
 func (m *Mutex) admin(ctx context.Context, operation string, f func() result) (bool, error) {
-	if err := m.begin(ctx); err != nil {
+	if err := m.enter(ctx); err != nil {
 		return false, err
 	}
 	c := m.client

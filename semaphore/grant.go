@@ -18,8 +18,8 @@ type Grant struct{ held held }
 // notHeld stands for a nil or zero Grant.
 var notHeld = contexts.Ended(ErrNotHeld)
 
-// asked answers the questions of the holder.
-func (g *Grant) asked() contexts.Hold {
+// hold returns what its holder asks.
+func (g *Grant) hold() contexts.Hold {
 	switch {
 	case g.isZero():
 		return notHeld
@@ -58,20 +58,20 @@ func (g *Grant) Token() int64 {
 // this process gets to run and that its clock and the server's differ in rate by at most one percent. A removal
 // of the permits while the lease runs is noticed by the next renewal, within a third of the lease. Without
 // renewal, only Extend and Release notice it.
-func (g *Grant) Done() <-chan struct{} { return g.asked().Done() }
+func (g *Grant) Done() <-chan struct{} { return g.hold().Done() }
 
 // Err returns nil while the permits are held. Afterwards it always returns the same error, which matches
 // ErrLost, ErrClosed, or, after Release, ErrNotHeld.
-func (g *Grant) Err() error { return g.asked().Err() }
+func (g *Grant) Err() error { return g.hold().Err() }
 
 // Valid reports whether the permits are held now, as far as this process knows without asking Redis. It is
 // false once the lease has run out, even if Done is not closed yet.
-func (g *Grant) Valid() bool { return g.asked().Valid() }
+func (g *Grant) Valid() bool { return g.hold().Valid() }
 
 // Deadline returns the time at which the permits are lost unless they are renewed before. It is earlier
 // than the end of the lease in Redis: by 1 % of the lease, a tenth of the lease up to 50 ms, and one tick
 // of the wheel. It is the zero time for a grant of no permits.
-func (g *Grant) Deadline() time.Time { return g.asked().Deadline() }
+func (g *Grant) Deadline() time.Time { return g.hold().Deadline() }
 
 // Context returns a context that ends with parent or with the grant, whichever ends first. If it is the
 // grant, context.Cause returns Err. FromContext returns the grant of it. The context needs no cancel function:
@@ -84,7 +84,7 @@ func (g *Grant) Context(parent context.Context) context.Context {
 	if !g.isZero() {
 		name = g.held.name
 	}
-	return hold.With(g.asked().Context(parent), name, g)
+	return hold.With(g.hold().Context(parent), name, g)
 }
 
 // Extend makes the permits last for at least d from now, 1 ms to 365 days. It never shortens the lease, and

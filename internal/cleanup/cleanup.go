@@ -141,7 +141,7 @@ func (q *Queue[T]) work() {
 	defer q.Gate.Leave()
 	for {
 		q.mu.Lock()
-		batch := q.takeLocked(q.Wheel.Now())
+		batch := q.dueLocked(q.Wheel.Now())
 		if len(batch) == 0 {
 			q.sending = false
 			q.armLocked()
@@ -154,13 +154,13 @@ func (q *Queue[T]) work() {
 		}
 		q.Send(context.Background(), releases(batch), func(i int, err error) {
 			defer q.Gate.Leave()
-			q.answered(batch[i], err)
+			q.followUp(batch[i], err)
 		})
 	}
 }
 
-// takeLocked removes up to MaxBatch due releases and returns those whose holds have not expired.
-func (q *Queue[T]) takeLocked(now time.Time) (batch []entry[T]) {
+// dueLocked removes up to MaxBatch due releases and returns those whose holds have not expired.
+func (q *Queue[T]) dueLocked(now time.Time) (batch []entry[T]) {
 	for len(q.pending) > 0 && len(batch) < q.MaxBatch && !q.pending[0].due.After(now) {
 		if e := heap.Pop(&q.pending).(entry[T]); !now.After(e.until) {
 			batch = append(batch, e)
@@ -169,8 +169,8 @@ func (q *Queue[T]) takeLocked(now time.Time) (batch []entry[T]) {
 	return batch
 }
 
-// answered decides whether to send a release again.
-func (q *Queue[T]) answered(e entry[T], err error) {
+// followUp decides whether to send a release again.
+func (q *Queue[T]) followUp(e entry[T], err error) {
 	now, unanswered := q.Wheel.Now(), false
 	switch {
 	case err != nil && redisconn.Permanent(err):
