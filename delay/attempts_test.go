@@ -283,51 +283,6 @@ func TestServe_EndsIfTheWheelStopsDuringAClaim(t *testing.T) {
 	require.Equal(t, []delay.Outcome{delay.HandedBack}, ends)
 }
 
-// Without room on the wheel no lease can be renewed: the task is handed back, and the process claims none for a while.
-// Another process runs it, or this one, once there is room.
-func TestServe_AFullWheelPausesClaims(t *testing.T) {
-	t.Parallel()
-	w, err := wheel.New(wheel.WithMaxPendingTimeouts(100))
-	require.NoError(t, err)
-	defer w.Stop(context.Background())
-	ended := make(chan delay.Outcome, 100_000)
-	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
-	c := newClient(t, rdb, delay.WithWheel(w), delay.WithHooks(delay.Hooks{Ended: func(e delay.Event) { ended <- e.Outcome }}))
-	var fill []wheel.Timer
-	for err == nil {
-		var timer wheel.Timer
-		if timer, err = w.AfterFunc(time.Hour, func() {}); err == nil {
-			fill = append(fill, timer)
-		}
-	}
-	require.ErrorIs(t, err, wheel.ErrTooManyPending)
-	require.NoError(t, newClient(t, rdb).Queue(name).Schedule(t.Context(), "a", 0, nil))
-	stop := serve(t, c.Queue(name), 1, func(context.Context, *delay.Task) error { return nil })
-	next := func() delay.Outcome {
-		select {
-		case outcome := <-ended:
-			return outcome
-		case <-time.After(redistest.Patience):
-			require.FailNow(t, "no attempt ends")
-			return ""
-		}
-	}
-	require.Equal(t, delay.HandedBack, next())
-	first := time.Now()
-	for range 3 {
-		require.Equal(t, delay.HandedBack, next())
-	}
-	require.Greater(t, time.Since(first), 300*time.Millisecond)
-	require.ErrorIs(t, c.Stats().Err, wheel.ErrTooManyPending)
-	for _, timer := range fill {
-		timer.Stop()
-	}
-	for outcome := next(); outcome != delay.Done; outcome = next() {
-		require.Equal(t, delay.HandedBack, outcome)
-	}
-	stop()
-}
-
 // The timer that records ends may fire when a call has taken them along, just before a message of an earlier task.
 func TestServe_ARecordOfNoEndsLeavesTheMessageOfATask(t *testing.T) {
 	t.Parallel()

@@ -88,7 +88,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	})
 	c.claims = waitqueue.New(c.wheel, waitqueue.Config[string, *server]{
 		Send: c.send, Build: c.buildClaim, Apply: c.applyClaim,
-		MaxBatch: 1, Poll: cfg.Poll, Workers: c.gate.Workers, Lasting: true,
+		MaxBatch: 1, Poll: cfg.Poll, Workers: c.gate.Workers,
 		Listen: waitqueue.Listen(c.redis.Channels, scripts.DelayChannel),
 	})
 	return c, nil

@@ -17,7 +17,7 @@ func (q *Queue) StopThenBegin(handle func(context.Context, *Task) error) (ends [
 	}
 	s.stop()
 	<-s.idle
-	s.begin(a)
+	s.begin(a, nil)
 	return s.outcomes(), nil
 }
 

@@ -53,7 +53,6 @@ type server struct {
 	claims  time.Time           // when the next task is due, as far as this process knows
 	oldest  time.Time           // when the first task that no process has claimed is due, likewise
 	asked   time.Time           // when Redis answered last
-	paused  time.Time           // until when no tasks are claimed, because the wheel was full
 	careful time.Time           // until when tasks are claimed for free workers alone
 	stopped bool
 	over    bool          // Serve returns; no call follows
@@ -84,9 +83,6 @@ type claim struct {
 //
 // Serve goes on through outages, in which it asks again after pauses that grow from 0.1 s to a sixth of the lease, at
 // most 5 s. Once Redis has answered it, it endures a refused login for a lease, in which a password may be rotated.
-//
-// A full wheel has no room for leases. While it is full, Serve hands back what it claims, and waits 100 to 500 ms
-// before the next claim. Stats.Err is wheel.ErrTooManyPending then.
 func (q *Queue) Serve(ctx context.Context, workers int, handle func(context.Context, *Task) error) error {
 	c := q.client
 	switch {
@@ -129,7 +125,7 @@ func (q *Queue) Serve(ctx context.Context, workers int, handle func(context.Cont
 	if refused != nil {
 		return operationError("serve", q.name, refused)
 	}
-	stop, err := wheelentry.AfterFuncAnyway(c.wheel, q.config.lease, func(stopped error) {
+	limit, err := wheelentry.AfterFunc(c.wheel, q.config.lease, func(stopped error) {
 		if stopped == nil {
 			stopped = errUnrecorded
 		}
@@ -138,7 +134,7 @@ func (q *Queue) Serve(ctx context.Context, workers int, handle func(context.Cont
 	if err != nil {
 		giveUp(err)
 	}
-	defer stop()
+	defer limit.Stop()
 	switch err := <-recorded; {
 	case errors.Is(err, context.Canceled): // it gave up
 		if c.ctx.Err() != nil {
@@ -168,8 +164,8 @@ func (c *Client) leaveServing(tag string) {
 	delete(c.serving, tag)
 }
 
-// add begins the attempts that Redis has granted to a call. It hands back those for which a stopped or full wheel has
-// no room, and returns the error of the wheel.
+// add begins the attempts that Redis has granted to a call. It hands back those whose lease has ended by now, and all
+// if the wheel is stopped, and returns the error.
 func (s *server) add(found []*attempt, began time.Time) (refused error) {
 	c := s.queue.client
 	for _, a := range found {
@@ -203,18 +199,19 @@ func (s *server) beginInTimeLocked(a *attempt) (err error) {
 		s.beginLocked(a)
 		return nil
 	}
-	if a.timer, err = w.AfterFunc(wait, func() { s.begin(a) }); err != nil {
+	if a.timer, err = wheelentry.AfterFunc(w, wait, func(stopped error) { s.begin(a, stopped) }); err != nil {
 		s.backLocked(a)
 	}
 	return err
 }
 
-func (s *server) begin(a *attempt) {
+// begin begins a task that is due, or hands it back if the wheel was stopped before.
+func (s *server) begin(a *attempt, stopped error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case a.ended:
-	case s.stopped: // meanwhile
+	case s.stopped, stopped != nil:
 		s.backLocked(a)
 	default:
 		s.beginLocked(a)
@@ -269,7 +266,7 @@ func (s *server) endLocked(a *attempt, outcome Outcome, pause time.Duration) {
 		c.claims.Kick(s.queue.tag)
 	case !s.kicks:
 		s.kicks = true
-		if _, err := wheelentry.AfterFuncAnyway(c.wheel, collecting, s.kick); err != nil {
+		if _, err := wheelentry.AfterFunc(c.wheel, collecting, s.kick); err != nil {
 			s.kicks = false
 			c.claims.Kick(s.queue.tag)
 		}
@@ -372,7 +369,7 @@ func (s *server) watchLocked() {
 		return
 	}
 	first := s.ready[0]
-	_, err := wheelentry.AfterFuncAnyway(s.queue.client.wheel, stuck, func(error) {
+	_, err := wheelentry.AfterFunc(s.queue.client.wheel, stuck, func(error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.watched = false
@@ -422,14 +419,13 @@ func (s *server) next() (call *claim, again time.Duration, over bool) {
 	next := &claim{
 		wanted: min(maxClaim, s.roomLocked()), free: max(0, s.workers-s.heldLocked()), check: !s.checked, began: now,
 	}
-	pause := s.paused.Sub(now)
-	until := max(pause, s.claims.Sub(now))
+	until := s.claims.Sub(now)
 	records := s.records && until > 0
 	s.records = false
 	if records && !s.stopped && until <= collecting {
 		return nil, until, false // the claim records the ends
 	}
-	if records || s.stopped || pause > 0 {
+	if records || s.stopped {
 		next.wanted = 0
 	}
 	n := min(maxClaim, len(s.ends))

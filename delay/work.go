@@ -77,17 +77,14 @@ func (c *Client) applyClaim(
 	s.mu.Unlock()
 	c.report(s.queue.name, reply.incidents)
 	c.logExhausted(s.queue.name, exhausted)
-	refused := s.add(found, call.began)
-	if errors.Is(refused, wheel.ErrStopped) {
+	if refused := s.add(found, call.began); errors.Is(refused, wheel.ErrStopped) {
 		return 0, refused
+	} else if refused != nil {
+		c.monitor.failed(refused)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := c.wheel.Now()
-	if refused != nil { // the wheel is full
-		c.monitor.failed(refused)
-		s.paused = now.Add(pause())
-	}
 	waited, event := !call.began.Before(s.claims), reply.event
 	s.claims = now
 	switch {
@@ -108,8 +105,8 @@ func (c *Client) applyClaim(
 	return event, nil
 }
 
-// pause returns how long a process claims no tasks after an error of Redis, or of the wheel. While Redis goes on
-// failing, it doubles up to longestPause, or a sixth of the lease.
+// pause returns how long a process claims no tasks after an error of Redis. While Redis goes on failing, it doubles up
+// to longestPause, or a sixth of the lease.
 func pause() time.Duration { return 100*time.Millisecond + rand.N(400*time.Millisecond) }
 
 // claimReply is the reply of delay_work.

@@ -48,28 +48,9 @@ func (j *job) armLocked(now time.Duration) {
 // endLocked returns the end of the time of the oldest caller.
 func (j *job) endLocked() time.Duration { return j.since + j.state.client.timeout + j.extra }
 
-// useRuntimeTimerLocked keeps the deadline of a job whose wheel is stopped or full.
+// useRuntimeTimerLocked keeps the deadline of a job whose wheel is stopped.
 func (j *job) useRuntimeTimerLocked(d time.Duration) {
 	j.backup = time.AfterFunc(d, j.expire) //nolint:forbidigo // there is no wheel
-}
-
-// after returns a channel that is closed when d has passed, even if the wheel is stopped or full. stop releases it.
-func (c *Client) after(d time.Duration) (passed <-chan struct{}, stop func() bool) {
-	over, end := make(chan struct{}), c.now()+d
-	byRuntime := func() *time.Timer {
-		return time.AfterFunc(max(0, end-c.now()), func() { close(over) }) //nolint:forbidigo // there is no wheel
-	}
-	stop, err := wheelentry.AfterFuncAnyway(c.wheel, d, func(stopped error) {
-		if stopped == nil {
-			close(over)
-		} else {
-			byRuntime()
-		}
-	})
-	if err != nil {
-		stop = byRuntime().Stop
-	}
-	return over, stop
 }
 
 // timeUp is the callback of the job's entry on the wheel.

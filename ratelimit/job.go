@@ -64,7 +64,7 @@ type job struct {
 	extra     time.Duration // extension of the timeout, because the process was paused
 	granted   time.Duration // the part of extra that began after the pause
 	timer     wheel.Timer
-	backup    *time.Timer // in place of timer if the wheel is stopped or full
+	backup    *time.Timer // in place of timer if the wheel is stopped
 }
 
 // newJobLocked returns a job, or nil if the Client is closed. The job counts as an operation of the Client

@@ -243,7 +243,7 @@ func (br *breaker) up() {
 	b.dropLocked(br)
 }
 
-// arm schedules the next probe. If the wheel is stopped or full, there is no probe: decisions ask Redis again.
+// arm schedules the next probe. If the wheel is stopped, there is no probe: decisions ask Redis again.
 func (br *breaker) arm() {
 	if !br.armed() {
 		br.up()

@@ -77,8 +77,7 @@ func (l *localShare) init(w *wheel.Wheel) {
 	l.wheel, l.began, l.seed = w, w.Now(), maphash.MakeSeed()
 }
 
-// armLocked schedules tidy. On a full wheel the next decision tries again; on a stopped wheel decisions sweep
-// when there are too many keys.
+// armLocked schedules tidy. On a stopped wheel decisions sweep when there are too many keys.
 func (l *localShare) armLocked() {
 	if !l.stopped && !l.armed {
 		var err error

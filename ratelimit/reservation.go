@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 )
 
 // maxReserve is the maximum delay of a reservation. So it bounds how long a state can lock out after the
@@ -94,7 +95,7 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	case r == nil || r.made == nil:
 		return nil
 	}
-	return r.made.operationError("wait", r.made.client.wheel.Sleep(ctx, r.Delay()))
+	return r.made.operationError("wait", wheelentry.Sleep(ctx, r.made.client.wheel, r.Delay()))
 }
 
 // Cancel is Settle of 0 permits. Call it only if nothing was used. It returns true if permits were given back to the
@@ -180,14 +181,10 @@ func (r *Reservation) settle(ctx context.Context, operation string, used int64) 
 
 // beforeRepeat waits until a debt is to be sent again, and reports whether there is time for that.
 func (c *Client) beforeRepeat(ctx context.Context, began time.Duration) bool {
-	passed, stop := c.after(debtRepeat)
-	defer stop()
-	select {
-	case <-passed:
-	case <-ctx.Done():
-		return false
-	}
-	return c.now()-began < c.timeout-debtRepeat
+	pause, cancel := c.wheel.WithTimeout(ctx, debtRepeat) // also if the wheel is stopped
+	defer cancel()
+	<-pause.Done()
+	return ctx.Err() == nil && c.now()-began < c.timeout-debtRepeat
 }
 
 // lock waits until no other call settles r, at most for the timeout. If err is nil, the caller must unlock.
@@ -198,16 +195,17 @@ func (r *Reservation) lock(ctx context.Context) error {
 	default:
 	}
 	c := r.made.client
-	passed, stop := c.after(c.timeout)
-	defer stop()
+	limit, cancel := c.wheel.WithTimeout(ctx, c.timeout)
+	defer cancel()
 	select {
 	case r.turn <- struct{}{}:
 		return nil
-	case <-ctx.Done():
-		return contexts.Error(ctx)
-	case <-passed:
-		return unavailable(errTimeout)
+	case <-limit.Done():
 	}
+	if ctx.Err() != nil {
+		return contexts.Error(ctx)
+	}
+	return unavailable(errTimeout)
 }
 
 func (r *Reservation) unlock() { <-r.turn }

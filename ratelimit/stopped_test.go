@@ -57,20 +57,11 @@ func TestAllow_KeepsItsTimeoutWithoutAWheel(t *testing.T) {
 			redistest.Poll(t, func() bool { return w.Len() > 0 })
 			stopWheel(t, w)
 		},
-		"full": func(t *testing.T, w *wheel.Wheel, begin func()) {
-			for {
-				if _, err := w.AfterFunc(time.Hour, func() {}); err != nil {
-					break
-				}
-			}
-			begin()
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
-			w, err := wheel.New(wheel.WithMaxPendingTimeouts(100))
-			require.NoError(t, err)
+			w := newWheel(t)
 			rdb := server.Client(t, func(o *redis.Options) { o.ReadTimeout = patience })
 			c := newClient(t, unknown{rdb}, ratelimit.WithWheel(w), ratelimit.WithTimeout(200*time.Millisecond))
 			k := c.Limiter("k", ratelimit.PerHour(10))

@@ -134,7 +134,7 @@ func (c *composite) endLocked(err error) bool {
 		return false
 	}
 	for v := range c.vacant {
-		v.stop()
+		v.timer.Stop()
 	}
 	clear(c.vacant)
 	return true

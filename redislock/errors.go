@@ -18,7 +18,7 @@ var (
 	ErrLocked = errors.New("redislock: locked by another")
 
 	// ErrLost means that the lock ended before it was unlocked: its lease ran out, its key was removed,
-	// WithMaxHold ended it, or the wheel was stopped or full. Another process may hold it now. ErrLost is
+	// WithMaxHold ended it, or the wheel was stopped. Another process may hold it now. ErrLost is
 	// matched by the Err of the Lock, by the cause of its contexts, and by the error of Unlock.
 	ErrLost = errors.New("redislock: lock lost")
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel"
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -25,7 +26,7 @@ const leadPause = time.Second
 // collectors have names that begin with "leader".
 //
 // Lead never returns nil. It returns when ctx has ended, at most a second after the Client was closed, or when the
-// wheel is stopped or full, but never before f has returned. The error matches ctx.Err(), ErrClosed or the error of
+// wheel is stopped, but never before f has returned. The error matches ctx.Err(), ErrClosed or the error of
 // the wheel. If Close ends f, the error is that of f joined with ErrClosed. If the name, an option, ctx or f is
 // invalid, Lead returns a *cogwheel.InvalidError at once. A panic of f goes on to the caller.
 func (c *Client) Lead(
@@ -48,7 +49,7 @@ func (c *Client) Lead(
 			c.logger.LogAttrs(context.WithoutCancel(ctx), slog.LevelWarn, "redislock: not leading",
 				slog.String("name", name), slog.Any("error", err))
 		}
-		if err := c.wheel.Sleep(ctx, leadPause); err != nil {
+		if err := wheelentry.Sleep(ctx, c.wheel, leadPause); err != nil {
 			return operationError("lead", name, err)
 		}
 	}

@@ -37,7 +37,7 @@ func (c *Client) followHoldsLocked() {
 			c.gate.Workers.Go(c.listenWhileHolding)
 		}
 	})
-	c.listenTimer, c.listenChanges = timer, err == nil // if the wheel is full, the next hold tries again
+	c.listenTimer, c.listenChanges = timer, err == nil
 }
 
 // listenWhileHolding subscribes to the Client's channel if the Client has holds, and unsubscribes otherwise.

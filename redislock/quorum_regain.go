@@ -8,6 +8,7 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/renewal"
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 const (
@@ -32,7 +33,7 @@ type vacancy struct {
 	round  *quorumRound // that won the hold
 	server int
 	pause  time.Duration
-	stop   func() bool // ends the wait; guarded by the mu of the hold
+	timer  wheel.Timer // ends the wait; guarded by the mu of the hold
 }
 
 // regain asks for the part of a server until the server grants it or the hold ends.
@@ -65,9 +66,9 @@ func (v *vacancy) wait() {
 	if c.Err() != nil {
 		return
 	}
-	stop, err := wheelentry.AfterFuncAnyway(v.round.quorum.wheel, v.pause/2+rand.N(v.pause/2+1), v.ask)
+	timer, err := wheelentry.AfterFunc(v.round.quorum.wheel, v.pause/2+rand.N(v.pause/2+1), v.ask)
 	if err == nil {
-		v.stop = stop
+		v.timer = timer
 		c.vacant[v] = struct{}{}
 	}
 	v.pause = min(2*v.pause, v.mutex().config.lease/6, longestRegain)

@@ -16,6 +16,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 )
 
 // State is the state of a lock in Redis at one instant.
@@ -89,7 +90,7 @@ func (m *Mutex) State(ctx context.Context) (State, error) {
 			if m.client.gate.Closed() {
 				return result{err: ErrClosed}
 			}
-			if err := m.client.wheel.Sleep(ctx, migrationPause); err != nil {
+			if err := wheelentry.Sleep(ctx, m.client.wheel, migrationPause); err != nil {
 				return result{err: err}
 			}
 			err = read()

@@ -86,9 +86,9 @@ type Destination struct {
 // Add starts to renew a lease that its holder has just obtained. The first renewal is at random a sixth to a
 // third of the TTL after SentAt, the next ones at about every third. Add does not block.
 //
-// It returns a *LostError if the deadline has already passed, ErrClosed after Renewer.Close, the wheel's error
-// if the wheel refuses the entry, or a *cogwheel.InvalidError. Then nothing is renewed, neither OnLost nor a
-// hook is called, and the caller should give the lease back.
+// It returns a *LostError if the deadline has already passed, ErrClosed after Renewer.Close, wheel.ErrStopped if
+// the wheel is stopped, or a *cogwheel.InvalidError. Then nothing is renewed, neither OnLost nor a hook is called,
+// and the caller should give the lease back.
 func (d *Destination) Add(s Spec) (*Lease, error) { return d.renewer.add(d, s) }
 
 // enqueue adds a due lease. It takes no lock: it runs in the callbacks of many entries at a time, and a wheel
@@ -112,7 +112,7 @@ func (d *Destination) enqueue(l *Lease, now time.Time) {
 		}
 	}
 	if _, err := wheelentry.AfterFunc(d.renewer.wheel, wait, d.closeWindow); err != nil {
-		d.closeWindow(nil) // the wheel is full: renew at once, with the other due leases
+		d.closeWindow(err)
 	}
 }
 

@@ -23,8 +23,8 @@ var (
 	// ErrExpired is the cause of a loss at the local deadline: no renewal was confirmed in time.
 	ErrExpired = errors.New("renewal: the deadline passed without a confirmed renewal")
 
-	// ErrUnwatched is the cause of a loss by the wheel: it was stopped, or it was full when the lease needed a
-	// new entry, which each renewal does. Without an entry, the end of the lease could not be announced.
+	// ErrUnwatched is the cause of a loss by the wheel: it was stopped. Without an entry, the end of the lease could
+	// not be announced.
 	ErrUnwatched = errors.New("renewal: the wheel no longer watches the lease")
 
 	// ErrReleased is the Err of a lease that its holder closed without a reason.

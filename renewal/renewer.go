@@ -175,7 +175,7 @@ func (r *Renewer) all() []*Lease {
 func (r *Renewer) now() time.Time {
 	now := r.wheel.Now()
 	if r.clock.Notice(now) {
-		r.gate.Workers.Go(r.recheck) // not by an entry, which a full wheel would refuse
+		r.gate.Workers.Go(r.recheck)
 	}
 	return now
 }

@@ -42,10 +42,12 @@ func TestRenewer_KeepsALeaseAlive(t *testing.T) {
 	})
 }
 
-// A wheel without room for the pause in which due leases are collected has them renewed at once.
+// A wheel that is full of the user's timers has room for renewals.
 func TestRenewer_KeepsALeaseOnAFullWheel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, err := wheel.New(wheel.WithMaxPendingTimeouts(1)) // for the lease
+		w, err := wheel.New(wheel.WithMaxPendingTimeouts(1))
+		require.NoError(t, err)
+		_, err = w.AfterFunc(time.Hour, func() {})
 		require.NoError(t, err)
 		r, err := renewal.New(w)
 		require.NoError(t, err)

@@ -9,7 +9,6 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/semaphore"
-	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // Whatever becomes of an Extend, a grant is not valid for longer than Redis keeps its permits.
@@ -54,45 +53,6 @@ func TestGrant_Extend(t *testing.T) {
 			require.NoError(t, rdb.Set(t.Context(), k.leasesKey(name), "mine", time.Minute).Err())
 			require.ErrorIs(t, g.Extend(t.Context(), time.Minute), semaphore.ErrLost)
 			require.False(t, g.Valid())
-		})
-
-		t.Run("on a full wheel: a loss is announced", func(t *testing.T) {
-			const room = 10
-			w, err := wheel.New(wheel.WithMaxPendingTimeouts(room))
-			require.NoError(t, err)
-			defer func() {
-				_, err := w.Stop(t.Context())
-				require.NoError(t, err)
-			}()
-			rdb := redistest.Shared(t).Client(t)
-			name := redistest.Name(t)
-			other := k.newSemaphore(newClient(t, rdb), name)
-			mustSetPermits(t, other, 1)
-			c, err := semaphore.New(rdb, semaphore.WithWheel(w))
-			require.NoError(t, err)
-			defer func() { require.NoError(t, c.Close(t.Context())) }()
-			l := k.newSemaphore(c, name, semaphore.WithLease(safeLease))
-			g := mustAcquire(t, l, 1)
-			var full []wheel.Timer
-			for {
-				timer, err := w.AfterFunc(time.Hour, func() {})
-				if err != nil {
-					require.ErrorIs(t, err, wheel.ErrTooManyPending)
-					break
-				}
-				full = append(full, timer)
-			}
-			require.NoError(t, g.Extend(t.Context(), 2*safeLease))
-			require.NoError(t, other.Release(t.Context(), g.IDs()...)) // another client releases it
-			select {
-			case <-g.Done():
-			case <-within(t, testTimeout).Done():
-				require.FailNow(t, "the loss was not announced")
-			}
-			require.ErrorIs(t, g.Err(), semaphore.ErrLost)
-			for _, timer := range full {
-				timer.Stop()
-			}
 		})
 	})
 }

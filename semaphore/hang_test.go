@@ -313,23 +313,17 @@ func TestClient_CloseTwiceAtOnce(t *testing.T) {
 	require.Less(t, first.took-between-second.took, 200*time.Millisecond, "the first tries again, with pauses of 250 ms")
 }
 
-// A pause of the background does not depend on room on the wheel.
-func TestCountingSemaphore_AReleaseThatFailsWhileTheWheelIsFullIsSentLater(t *testing.T) {
+func TestCountingSemaphore_AReleaseThatFailsIsSentLater(t *testing.T) {
 	t.Parallel()
 	d := &redistest.FaultDialer{}
 	rdb := redistest.Shared(t).Client(t, func(o *redis.Options) {
 		o.Dialer, o.ReadTimeout, o.MaxRetries = d.Dial, 300*time.Millisecond, -1
 	})
 	require.NoError(t, rdb.ScriptLoad(t.Context(), scripts.SemRelease.Source()).Err())
-	w, fill := fullWheel(t)
-	c, err := semaphore.New(rdb, semaphore.WithWheel(w))
-	require.NoError(t, err)
-	redistest.CloseWith(t, c.Close)
 	name := redistest.Name(t)
-	s := c.CountingSemaphore(name)
+	s := newClient(t, rdb).CountingSemaphore(name)
 	mustSetPermits(t, s, 3)
 	lost := d.LoseCall(scripts.SemRelease.SHA(), 1)
-	fill()
 	require.ErrorIs(t, s.Release(context.Background(), 2), semaphore.ErrUnconfirmed)
 	<-lost
 	other := redistest.Shared(t).Client(t)

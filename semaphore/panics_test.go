@@ -17,29 +17,7 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/semaphore"
-	"github.com/cogwheel-go/cogwheel/wheel"
 )
-
-// fullWheel returns a wheel, and a function that leaves no room on it until the test ends.
-func fullWheel(t *testing.T) (w *wheel.Wheel, fill func()) {
-	t.Helper()
-	w, err := wheel.New(wheel.WithMaxPendingTimeouts(100))
-	require.NoError(t, err)
-	ended := false
-	t.Cleanup(func() {
-		ended = true
-		_, err := w.Stop(context.Background())
-		require.NoError(t, err)
-	})
-	return w, func() {
-		require.False(t, ended)
-		for {
-			if _, err := w.AfterFunc(time.Hour, func() {}); err != nil {
-				return
-			}
-		}
-	}
-}
 
 // logText collects log records. It is safe for concurrent use.
 type logText struct {

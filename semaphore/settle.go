@@ -12,6 +12,7 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 )
 
 // This file finds out the outcome of calls on a CountingSemaphore that Redis has not confirmed. Every acquiring
@@ -30,7 +31,7 @@ func (c *Client) settleLater(name string) {
 	}
 }
 
-// settleAfter pauses by a context, which keeps its time even if the wheel is full.
+// settleAfter pauses by a context, which keeps its time even if the wheel is stopped.
 func (c *Client) settleAfter(name string, pause time.Duration) {
 	ctx, cancel := c.wheel.WithTimeout(context.Background(), pause/2+rand.N(pause/2))
 	context.AfterFunc(ctx, func() {
@@ -90,7 +91,7 @@ func (c *Client) settleAll(ctx context.Context) error {
 		if len(names) == 0 {
 			return nil
 		}
-		if pause > time.Second || c.wheel.Sleep(ctx, pause) != nil {
+		if pause > time.Second || wheelentry.Sleep(ctx, c.wheel, pause) != nil {
 			return fmt.Errorf("calls on %d semaphores: %w", len(names), ErrUnconfirmed)
 		}
 		pause *= 2

@@ -18,7 +18,8 @@ import (
 // context. A context of WithTimeout ends a moment later if there is another context between the two, such as
 // one of context.WithValue.
 //
-// If the wheel is stopped or full, the deadline moves to a runtime timer: a context never loses its deadline.
+// A context never loses its deadline: WithMaxPendingTimeouts does not bound contexts, and if the wheel is stopped,
+// the deadline moves to a runtime timer.
 // Like callbacks, the context ends on time only while the executor has a free goroutine: with a Pool whose
 // goroutines are all blocked, or with Inline, it may end late.
 func (w *Wheel) WithTimeout(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
@@ -45,7 +46,7 @@ func (w *Wheel) WithTimeout(parent context.Context, d time.Duration) (context.Co
 	case d <= 0:
 		c.end(context.DeadlineExceeded, false)
 	default:
-		if t, err := w.objects.schedule(d, c); err != nil {
+		if t, err := w.objects.schedule(d, c); err != nil { // the wheel is stopped
 			c.useRuntimeTimer(d)
 		} else if c.ended.Load() {
 			t.Stop() // the parent has ended meanwhile

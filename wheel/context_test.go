@@ -153,23 +153,21 @@ func TestWithTimeout_ValuesAndStoppedAfterFuncs(t *testing.T) {
 	})
 }
 
-func TestWithTimeout_OutlivesAStoppedOrFullWheel(t *testing.T) {
+func TestWithTimeout_OutlivesAStoppedWheel(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWheel(t, wheel.WithMaxPendingTimeouts(1))
+		w := newWheel(t)
 		first, cancelFirst := w.WithTimeout(context.Background(), time.Minute)
 		defer cancelFirst()
-		full, cancelFull := w.WithTimeout(context.Background(), time.Minute)
-		defer cancelFull()
 		rest, err := w.Stop(context.Background())
 		require.NoError(t, err)
 		require.Empty(t, rest)
 		stopped, cancelStopped := w.WithTimeout(context.Background(), time.Minute)
 		defer cancelStopped()
 		start := time.Now()
-		for _, ctx := range []context.Context{first, full, stopped} {
+		for _, ctx := range []context.Context{first, stopped} {
 			require.NoError(t, ctx.Err())
 		}
-		for _, ctx := range []context.Context{first, full, stopped} {
+		for _, ctx := range []context.Context{first, stopped} {
 			<-ctx.Done()
 			require.Equal(t, time.Minute, time.Since(start))
 			requireEnded(t, ctx, context.DeadlineExceeded, context.DeadlineExceeded)

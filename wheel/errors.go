@@ -12,7 +12,7 @@ var (
 	// waits in the other packages that Stop ends.
 	ErrStopped = errors.New("wheel: stopped")
 	// ErrTooManyPending is returned if a new entry would exceed WithMaxPendingTimeouts. Nothing was scheduled.
-	// There is room again when an entry fires or is stopped.
+	// There is room again when an entry that counts towards it fires or is stopped.
 	ErrTooManyPending = errors.New("wheel: too many pending timeouts")
 	// ErrNoNextTime is returned by Schedule for a schedule without an instant after now.
 	ErrNoNextTime = errors.New("wheel: the schedule has no next time")

@@ -182,6 +182,58 @@ func TestStop_ReportsThePanicOfANotice(t *testing.T) {
 	})
 }
 
+// Entries of the library and contexts have room, and make none when they end.
+func TestWheel_MaxPendingCountsTheUsersTimers(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWheel(t, wheel.WithMaxPendingTimeouts(2))
+		var n notices
+		of := func(d time.Duration) wheel.Timer {
+			timer, err := wheelentry.AfterFunc(w, d, n.called(t))
+			require.NoError(t, err)
+			return timer
+		}
+		newContext := func(d time.Duration) context.CancelFunc {
+			_, cancel := w.WithTimeout(context.Background(), d)
+			return cancel
+		}
+		refused := func() {
+			_, err := w.AfterFunc(time.Hour, func() {})
+			require.ErrorIs(t, err, wheel.ErrTooManyPending)
+			_, err = w.NewTimeout(&task{}, time.Hour)
+			require.ErrorIs(t, err, wheel.ErrTooManyPending)
+			_, err = w.Every(time.Hour, func() {})
+			require.ErrorIs(t, err, wheel.ErrTooManyPending)
+			require.ErrorIs(t, w.Sleep(t.Context(), time.Hour), wheel.ErrTooManyPending)
+		}
+		for range 3 {
+			of(time.Second)
+			defer newContext(time.Second)()
+		}
+		stopped, cancel := of(time.Hour), newContext(time.Hour)
+		mine := after(t, w, time.Hour, func() {})
+		after(t, w, time.Hour, func() {})
+		refused()
+		of(2 * time.Second)
+		defer newContext(2 * time.Second)()
+		require.Equal(t, 12, w.Len(), "all are on the wheel")
+		require.Equal(t, 12, w.Stats().Pending)
+		require.True(t, stopped.Stop())
+		cancel()
+		refused()
+		pass(time.Second + time.Millisecond)
+		require.EqualValues(t, 3, n.due.Load())
+		refused()
+		require.True(t, mine.Stop())
+		after(t, w, time.Hour, func() {})
+		refused()
+		require.EqualValues(t, 2, w.Reserved())
+		_, err := w.Stop(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, w.Reserved())
+		require.EqualValues(t, 1, n.stopped.Load())
+	})
+}
+
 // Entries that are scheduled while the wheel stops are refused or called.
 func TestRace_NoticesAgainstTheWheelsStop(t *testing.T) {
 	t.Parallel()

@@ -81,9 +81,13 @@ func WithTicksPerWheel(n int) Option {
 	})
 }
 
-// WithMaxPendingTimeouts limits the number of pending entries, including those of Sleep, WithTimeout and the
-// other packages of this library. A further entry is refused with ErrTooManyPending. The default is 0: no
-// limit.
+// WithMaxPendingTimeouts limits the number of pending entries of the caller: those of AfterFunc, Every, Repeat,
+// Schedule, NewTimeout, Sleep, Typed.Add and Keyed.Set. A further entry is refused with ErrTooManyPending. The
+// default is 0: no limit.
+//
+// Two kinds of entries have room whatever the limit is, and do not count towards it: contexts of WithTimeout, which
+// cannot be refused, and those of the other packages of this library. So locks, permits, limits and tasks work on a
+// wheel that is full. Len and Stats.Pending count all entries, so they may be above the limit.
 func WithMaxPendingTimeouts(n int) Option {
 	return option(func(c *config) error {
 		if n < 0 {

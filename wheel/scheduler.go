@@ -35,7 +35,7 @@ type scheduler struct {
 	caller    func(task func()) // of ExecutorFunc, or nil
 	stop      chan struct{}     // closed to end the worker
 	wake      chan struct{}     // receives to make the worker look again
-	limit     int64             // of entries; 0: none
+	limit     int64             // of the entries that count towards it; 0: none
 
 	_         [64]byte // fields that are written often lie on other cache lines than fields that every call reads
 	reserved  atomic.Int64
@@ -87,7 +87,7 @@ func (c *scheduler) attach(set []firer) {
 	c.shards.Store(&all)
 }
 
-// reserve counts one entry towards the limit, which must be set. It returns false if the limit is reached.
+// reserve counts an entry towards the limit. It returns false if the limit is reached.
 func (c *scheduler) reserve() bool {
 	if c.reserved.Add(1) > c.limit {
 		c.reserved.Add(-1)
@@ -96,11 +96,7 @@ func (c *scheduler) reserve() bool {
 	return true
 }
 
-func (c *scheduler) unreserve(n int64) {
-	if c.limit > 0 {
-		c.reserved.Add(-n)
-	}
-}
+func (c *scheduler) unreserve() { c.reserved.Add(-1) }
 
 // recovered reports the panic, if any, of the function that deferred it.
 func (c *scheduler) recovered() {

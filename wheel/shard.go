@@ -165,6 +165,8 @@ type shardSet[T any] struct {
 	// recurs, if set, reports whether the entry of a value stays after it has fired, and whether that firing
 	// counts already. It gives such a value the deadline of the firing.
 	recurs func(v T, deadline int64) (stays, counts bool)
+	// exempt, if set, reports whether the entry of a value has room whatever the limit is.
+	exempt func(v T) bool
 	// moved, if set, notifies a value of a call of Timer.Reschedule.
 	moved func(v T)
 	// preload, if set, loads the data behind values into the processor's caches before they are called.
@@ -203,7 +205,9 @@ func (s *typedShard[T]) value(i uint32) *T { return &s.chunks[i>>chunkBits][i&ch
 
 // freeLocked frees an entry that is in no list.
 func (s *typedShard[T]) freeLocked(i uint32) {
-	s.scheduler.unreserve(1)
+	if s.scheduler.limit > 0 && s.set.limits(*s.value(i)) {
+		s.scheduler.unreserve()
+	}
 	var zero T
 	*s.value(i) = zero
 	if c, ok := s.ring.release(i); ok {
@@ -273,7 +277,8 @@ func (s *typedShard[T]) peek(i, gen uint32) (v T, ok bool) {
 // schedule adds an entry. It allocates only when a shard has to grow.
 func (set *shardSet[T]) schedule(d time.Duration, v T) (Timer, error) {
 	c := set.scheduler
-	if c.limit > 0 && !c.reserve() {
+	limited := c.limit > 0 && set.limits(v)
+	if limited && !c.reserve() {
 		return Timer{}, ErrTooManyPending
 	}
 	now := c.time.now()
@@ -299,9 +304,14 @@ func (set *shardSet[T]) schedule(d time.Duration, v T) (Timer, error) {
 		s.install(nodes, vals)
 	}
 	s.mu.Unlock()
-	c.unreserve(1)
+	if limited {
+		c.unreserve()
+	}
 	return Timer{}, ErrStopped
 }
+
+// limits reports whether the entry of a value counts towards the limit, if there is one.
+func (set *shardSet[T]) limits(v T) bool { return set.exempt == nil || !set.exempt(v) }
 
 // lock locks a shard. A goroutine keeps to the shard that the hash of its stack address hints at, so that its
 // entries stay in its cache. When that shard is locked, the hint moves on to the next one: goroutines that

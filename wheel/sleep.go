@@ -16,7 +16,7 @@ func (s *sleeper) fire()      { s.woken <- nil }
 // Sleep blocks until d has passed, ctx is done or the wheel stops. It returns nil, ctx.Err() or ErrStopped
 // respectively. If ctx is done before the call, it returns ctx.Err() at once; otherwise it returns nil at once
 // for a d of zero or less, also on a stopped wheel. It also returns at once with a *cogwheel.InvalidError if
-// ctx is nil, and with ErrTooManyPending if the wheel is full.
+// ctx is nil, and with ErrTooManyPending if WithMaxPendingTimeouts is reached.
 //
 // Sleep starts no goroutine and no runtime timer. It wakes when a callback would run: when the executor has a
 // free goroutine.

@@ -10,7 +10,7 @@ import (
 // Stats are the counters of a wheel since it was made. They are read one after another, so under load they may
 // differ by some entries.
 type Stats struct {
-	Pending  int   // pending entries
+	Pending  int   // pending entries, also those that WithMaxPendingTimeouts does not count
 	Fired    int64 // callbacks begun; each firing of Every, Repeat and Schedule counts
 	Stopped  int64 // entries stopped or cancelled, except by the wheel's Stop
 	Panicked int64 // panics of callbacks, hooks, schedules and executors

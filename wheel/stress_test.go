@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/testsize"
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -269,8 +270,13 @@ func TestRace_MaxPendingIsNeverExceeded(t *testing.T) {
 		var accepted atomic.Int64
 		parallel(8, func(g int) {
 			r := rand.New(rand.NewPCG(3, uint64(g)))
-			for range 250 { // churn, then fill up
+			for range 250 { // churn, beside entries of the library, then fill up
 				if timer, err := w.AfterFunc(upTo(r, time.Millisecond), func() {}); err == nil && r.IntN(2) == 0 {
+					timer.Stop()
+				}
+				if timer, err := wheelentry.AfterFunc(w, upTo(r, time.Millisecond), func(error) {}); err != nil {
+					t.Error(err)
+				} else if r.IntN(2) == 0 {
 					timer.Stop()
 				}
 			}

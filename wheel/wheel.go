@@ -45,6 +45,13 @@ func New(opts ...Option) (*Wheel, error) {
 		}
 		return false, true
 	}
+	w.objects.exempt = func(o object) bool {
+		switch o.(type) {
+		case notified, *timeoutContext: // of the library itself, and of contexts, which cannot be refused
+			return true
+		}
+		return false
+	}
 	w.objects.moved = func(o object) {
 		if p, ok := o.(*recurring); ok {
 			p.moved = true
@@ -81,7 +88,8 @@ func (w *Wheel) Now() time.Time { return w.scheduler.time.wall() }
 func (w *Wheel) TickDuration() time.Duration { return time.Duration(w.scheduler.ticks.length) }
 
 // Len returns the number of pending entries, including those of Every, Repeat, Schedule, Sleep, WithTimeout and
-// the other packages of this library. It is exact if nothing is scheduled, stopped or fired meanwhile.
+// the other packages of this library, of which WithMaxPendingTimeouts does not count the last two. It is exact if
+// nothing is scheduled, stopped or fired meanwhile.
 func (w *Wheel) Len() int { return w.scheduler.len() }
 
 // Unprocessed is an entry that the wheel's Stop ended before it fired, or before its next firing.

@@ -165,7 +165,7 @@ func (j *Job) failed(err error) {
 	if most, again := j.again(err); again {
 		redisconn.Reload(s.Base)
 		longest := min(8*time.Millisecond<<min(j.tries-1, 6), most)
-		if _, err := wheelentry.AfterFuncAnyway(s.Wheel, longest/2+rand.N(longest/2), j.resume); err == nil {
+		if _, err := wheelentry.AfterFunc(s.Wheel, longest/2+rand.N(longest/2), j.resume); err == nil {
 			return
 		}
 	}

@@ -366,45 +366,28 @@ func TestSender_SharesScriptsWithProofOnly(t *testing.T) {
 	}
 }
 
-func TestSender_AWheelThatIsFullOrStoppedHoldsUpNothing(t *testing.T) {
+func TestSender_AStoppedWheelHoldsUpNothing(t *testing.T) {
 	t.Parallel()
-	for name, spoil := range map[string]func(w *wheel.Wheel) error{
-		"full": func(w *wheel.Wheel) error {
-			for {
-				if _, err := w.AfterFunc(time.Hour, func() {}); err != nil {
-					return err
-				}
+	w, err := wheel.New()
+	require.NoError(t, err)
+	_, err = w.Stop(t.Context())
+	require.NoError(t, err)
+	rdb := redistest.Shared(t).Client(t)
+	s := calls.New(calls.Config{
+		Client: rdb, Base: rdb, Retries: 3, Wheel: w, Workers: gate.NewWorkers(w), Gate: new(gate.Gate),
+	})
+	defer s.Workers.Close()
+	var users sync.WaitGroup
+	var failed atomic.Pointer[error]
+	for i := range 200 {
+		users.Go(func() {
+			if r, _ := s.Do(t.Context(), take(fmt.Sprint(redistest.Name(t), i), "id")); r.Err() != nil {
+				err := r.Err()
+				failed.Store(&err)
 			}
-		},
-		"stopped": func(w *wheel.Wheel) error {
-			_, _ = w.Stop(context.Background())
-			return wheel.ErrStopped
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w, err := wheel.New(wheel.WithMaxPendingTimeouts(1))
-			require.NoError(t, err)
-			defer w.Stop(context.Background())
-			require.Error(t, spoil(w))
-			rdb := redistest.Shared(t).Client(t)
-			s := calls.New(calls.Config{
-				Client: rdb, Base: rdb, Retries: 3, Wheel: w, Workers: gate.NewWorkers(w), Gate: new(gate.Gate),
-			})
-			defer s.Workers.Close()
-			var users sync.WaitGroup
-			var failed atomic.Pointer[error]
-			for i := range 200 {
-				users.Go(func() {
-					if r, _ := s.Do(t.Context(), take(fmt.Sprint(redistest.Name(t), i), "id")); r.Err() != nil {
-						err := r.Err()
-						failed.Store(&err)
-					}
-				})
-			}
-			users.Wait()
-			require.Nil(t, failed.Load())
-			require.NoError(t, s.Gate.Wait(t.Context()))
 		})
 	}
+	users.Wait()
+	require.Nil(t, failed.Load())
+	require.NoError(t, s.Gate.Wait(t.Context()))
 }

@@ -8,12 +8,13 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // healthCheck is a check of a node in progress.
 type healthCheck struct {
-	told    []func(error)
-	stopEnd func() bool // of the entry that ends it
+	told []func(error)
+	end  wheel.Timer // ends it
 }
 
 // errHung is the result of a check that a hook of the redis client held up.
@@ -42,7 +43,7 @@ func (s *Sender) Check(
 		told(err)
 	})
 	if begins {
-		c.stopEnd, _ = wheelentry.AfterFuncAnyway(s.Wheel, 4*limit, func(error) { l.checkEnded(c, errHung) })
+		c.end, _ = wheelentry.AfterFunc(s.Wheel, 4*limit, func(error) { l.checkEnded(c, errHung) })
 		s.Gate.EnterInside()
 		s.Workers.Go(func() {
 			defer s.Gate.Leave()
@@ -105,9 +106,7 @@ func (l *line) checkEnded(c *healthCheck, err error) {
 		return
 	}
 	l.health, l.found = nil, err
-	if c.stopEnd != nil {
-		c.stopEnd()
-	}
+	c.end.Stop()
 	l.mu.Unlock()
 	if err == nil {
 		s.forgetStalled(l.route)

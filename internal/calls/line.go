@@ -13,6 +13,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 const (
@@ -57,7 +58,7 @@ type line struct {
 	flights   []*flight // not stalled
 	stalled   int
 	checks    bool // a check is scheduled
-	stopCheck func() bool
+	nextCheck wheel.Timer
 	came      uint64 // number of calls since the line was made
 	era       int    // number of times that flights were forgotten
 
@@ -105,7 +106,7 @@ func (l *line) armCheckLocked() {
 		return
 	}
 	var err error
-	if l.stopCheck, err = wheelentry.AfterFuncAnyway(l.sender.Wheel, stalledAfter, l.check); err != nil {
+	if l.nextCheck, err = wheelentry.AfterFunc(l.sender.Wheel, stalledAfter, l.check); err != nil {
 		l.replaceStalledLocked()
 		return
 	}
@@ -217,7 +218,7 @@ func (l *line) take(f *flight) []*Job {
 			l.queue = l.queue[l.most:]
 		} else {
 			l.queue = nil
-			if l.checks && l.stopCheck() {
+			if l.checks && l.nextCheck.Stop() {
 				l.checks = false
 			}
 		}

@@ -110,13 +110,13 @@ func (q *Queue[T]) armLocked() {
 		q.startLocked()
 		return
 	}
-	var err error
 	arm := func(error) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		q.armLocked()
 	}
-	if q.stop, err = wheelentry.AfterFuncAnyway(q.Wheel, left, arm); err != nil {
+	timer, err := wheelentry.AfterFunc(q.Wheel, left, arm)
+	if q.stop = timer.Stop; err != nil {
 		q.stop = time.AfterFunc(left, func() { arm(nil) }).Stop //nolint:forbidigo // the wheel is stopped
 	}
 }
@@ -224,7 +224,7 @@ func (q *Queue[T]) Close(ctx context.Context) (failed int, err error) {
 func (q *Queue[T]) sendLast(ctx context.Context, batch []entry[T]) (failed int, err error) {
 	for try := 0; try < closeTries && len(batch) > 0; try++ {
 		if try > 0 {
-			pause, cancel := q.Wheel.WithTimeout(ctx, firstPause) // also if the wheel is stopped or full
+			pause, cancel := q.Wheel.WithTimeout(ctx, firstPause) // also if the wheel is stopped
 			<-pause.Done()
 			cancel()
 			if ctx.Err() != nil {

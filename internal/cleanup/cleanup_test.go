@@ -205,28 +205,6 @@ func TestQueue_Close(t *testing.T) {
 	})
 }
 
-// A wheel without room for another entry delays no release.
-func TestQueue_OnAFullWheel(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, func(_ string, n int) error {
-			if n == 0 {
-				return io.EOF
-			}
-			return nil
-		})
-		full, err := wheel.New(wheel.WithMaxPendingTimeouts(1))
-		require.NoError(t, err)
-		defer full.Stop(context.Background())
-		s.Queue.Wheel = full
-		_, err = full.AfterFunc(time.Hour, func() {})
-		require.NoError(t, err)
-		s.Add("a", time.Second, time.Minute, false)
-		time.Sleep(5 * time.Second)
-		require.Len(t, s.sent()["a"], 2, "also after a failure")
-		require.Equal(t, time.Second, s.sent()["a"][0])
-	})
-}
-
 // A wheel that is stopped, before a release or while it waits, delays none, and Close sends again what fails.
 func TestQueue_OnAStoppedWheel(t *testing.T) {
 	failsTwice := func(_ string, n int) error {

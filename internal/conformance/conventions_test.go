@@ -37,9 +37,9 @@ func newLibrary(t *testing.T) *library {
 	return newLibraryOn(t, redistest.Shared(t).Client(t))
 }
 
-func newLibraryOn(t *testing.T, rdb *redis.Client) *library {
+func newLibraryOn(t *testing.T, rdb *redis.Client, opts ...wheel.Option) *library {
 	t.Helper()
-	l := &library{rdb: rdb, wheel: redistest.Wheel(t), name: redistest.Name(t)}
+	l := &library{rdb: rdb, wheel: redistest.Wheel(t, opts...), name: redistest.Name(t)}
 	var err error
 	l.locks, err = redislock.New(l.rdb, redislock.WithWheel(l.wheel))
 	require.NoError(t, err)

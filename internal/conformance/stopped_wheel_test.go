@@ -53,9 +53,9 @@ func newOnAWheel(t *testing.T) *onAWheel {
 	return newOnAWheelOf(t, redistest.Shared(t).Client(t))
 }
 
-func newOnAWheelOf(t *testing.T, rdb *redis.Client) *onAWheel {
+func newOnAWheelOf(t *testing.T, rdb *redis.Client, opts ...wheel.Option) *onAWheel {
 	t.Helper()
-	l := &onAWheel{library: newLibraryOn(t, rdb)}
+	l := &onAWheel{library: newLibraryOn(t, rdb, opts...)}
 	l.stop = func() {
 		_, err := l.wheel.Stop(redistest.Within(t, redistest.Patience))
 		require.NoError(t, err)
@@ -485,12 +485,12 @@ func TestStoppedWheel_ClosesReturn(t *testing.T) {
 }
 
 // When the wheel stops, it drops the entries of Wheel.AfterFunc, and a caller that waits for such an entry waits for
-// ever. So the library does not use it.
+// ever. When it is full, it refuses them, and calls of Wheel.Sleep. So the library uses neither.
 func TestStoppedWheel_NotifiesEveryEntryOfTheLibrary(t *testing.T) {
 	t.Parallel()
 	entries := 0
 	for _, folder := range []string{
-		"renewal", "redislock", "ratelimit", "ratelimit/httplimit", "semaphore", "cmd/cogwheel",
+		"renewal", "redislock", "ratelimit", "ratelimit/httplimit", "semaphore", "delay", "cmd/cogwheel",
 		"contrib/grpclimit", "contrib/gocron", "contrib/cogwheelotel", "contrib/cogwheelprom", "contrib/statusz",
 		"internal/check", "internal/cleanup", "internal/contexts", "internal/gate", "internal/pubsub",
 		"internal/redisconn", "internal/calls", "internal/waitqueue",
@@ -506,12 +506,12 @@ func TestStoppedWheel_NotifiesEveryEntryOfTheLibrary(t *testing.T) {
 			require.NoError(t, err)
 			ast.Inspect(file, func(n ast.Node) bool {
 				f, ok := n.(*ast.SelectorExpr)
-				if !ok || !slices.Contains([]string{"AfterFunc", "Every", "Schedule", "NewTimeout"}, f.Sel.Name) {
+				if !ok || !slices.Contains([]string{"AfterFunc", "Every", "Schedule", "NewTimeout", "Sleep"}, f.Sel.Name) {
 					return true
 				}
 				of, _ := f.X.(*ast.Ident)
 				if of == nil || !slices.Contains([]string{"wheelentry", "context", "time"}, of.Name) {
-					require.Fail(t, "use wheelentry.AfterFunc", "%s: %s", name, f.Sel.Name)
+					require.Fail(t, "use package wheelentry", "%s: %s", name, f.Sel.Name)
 				}
 				entries++
 				return true

@@ -114,8 +114,8 @@ func (e *End) Base() context.Context {
 	return e.done.ctx
 }
 
-// After returns a channel that is closed d after the end of ctx, or at its end if w is stopped or full. The channel
-// is nil if ctx cannot end. stop releases it.
+// After returns a channel that is closed d after the end of ctx, or at its end if w is stopped. The channel is
+// nil if ctx cannot end. stop releases it.
 func After(ctx context.Context, w *wheel.Wheel, d time.Duration) (passed <-chan struct{}, stop func()) {
 	if ctx.Done() == nil {
 		return nil, func() {}

@@ -259,32 +259,6 @@ func TestHub_Close(t *testing.T) {
 		require.NoError(t, h.Close(t.Context()))
 	})
 
-	t.Run("a full wheel stops the hub until the next subscriber", func(t *testing.T) {
-		t.Parallel()
-		w, err := wheel.New(wheel.WithMaxPendingTimeouts(4))
-		require.NoError(t, err)
-		var filler []wheel.Timer
-		for range 4 {
-			timer, err := w.AfterFunc(time.Hour, func() {})
-			require.NoError(t, err)
-			filler = append(filler, timer)
-		}
-		h := pubsub.New(redistest.Shared(t).Client(t), w)
-		wakeA, wokenA := waker()
-		h.Subscribe(redistest.Name(t), wakeA)
-		until(t, "the goroutine ends", func() bool { return !h.Running() })
-		for _, timer := range filler {
-			require.True(t, timer.Stop())
-		}
-		wakeB, wokenB := waker()
-		h.Subscribe(redistest.Name(t), wakeB)
-		await(t, wokenA, "the confirmation")
-		await(t, wokenB, "the confirmation")
-		require.NoError(t, h.Close(t.Context()))
-		_, err = w.Stop(t.Context())
-		require.NoError(t, err)
-	})
-
 	t.Run("the end of the wheel is the end of the hub", func(t *testing.T) {
 		t.Parallel()
 		w, err := wheel.New()

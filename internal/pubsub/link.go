@@ -52,8 +52,8 @@ func (l *link) close() {
 	}
 }
 
-// run connects and receives until no topic is left. It needs the wheel for pauses: if the wheel is full, run ends until
-// the next Subscribe, and if the wheel has stopped, for good.
+// run connects and receives until no topic is left. It needs the wheel for pauses: if the wheel has stopped, run ends
+// for good.
 func (h *Hub) run() {
 	defer h.gate.Leave()
 	for attempt := 0; ; attempt++ {
@@ -69,12 +69,10 @@ func (h *Hub) run() {
 		if h.broken != nil {
 			h.broken()
 		}
-		if err := h.wheel.Sleep(h.ctx, backoff(attempt)); err != nil {
+		if err := wheelentry.Sleep(h.ctx, h.wheel, backoff(attempt)); err != nil { // the wheel has stopped, or the hub
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			if errors.Is(err, wheel.ErrStopped) {
-				h.gate.Close()
-			}
+			h.gate.Close()
 			h.running = false
 			return
 		}
@@ -289,8 +287,8 @@ func (h *Hub) connected(l *link) bool {
 	return h.armCheck(l)
 }
 
-// armCheck schedules the next checkup. It returns false if the wheel is stopped or full. Then the caller gives the
-// connection up, because without checkups nothing would notice its death. mu is held.
+// armCheck schedules the next checkup. It returns false if the wheel is stopped. Then the caller gives the connection
+// up, because without checkups nothing would notice its death. mu is held.
 func (h *Hub) armCheck(l *link) bool {
 	var err error
 	l.check, err = wheelentry.AfterFunc(h.wheel, h.cfg.ping, func(stopped error) { h.checkup(l, stopped) })

@@ -145,7 +145,7 @@ func (s *Shards) placeAllLater() {
 		return
 	}
 	s.cluster.ReloadState(s.ctx)
-	// If the wheel is stopped or full, subscribers only poll.
+	// If the wheel is stopped, subscribers only poll.
 	s.timer, _ = wheelentry.AfterFunc(s.wheel, moveAfter, s.placeAll)
 }
 

@@ -46,10 +46,6 @@ type Config[K comparable, T any] struct {
 	// waits behind them.
 	Eager bool
 
-	// Lasting keeps the waiters of a queue if the wheel is full when the next attempt is scheduled: a timer of the
-	// runtime takes its place. Without it, they fail with wheel.ErrTooManyPending.
-	Lasting bool
-
 	// Workers run hooks that must not run under the locks of a caller. Nil: new goroutines.
 	Workers *gate.Workers
 

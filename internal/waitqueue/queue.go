@@ -1,7 +1,6 @@
 package waitqueue
 
 import (
-	"errors"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
@@ -24,10 +23,9 @@ type queue[K comparable, T any] struct {
 	pollNeeded bool // the next attempt must not wait for the timer
 	due        time.Time
 	timer      wheel.Timer
-	spare      func() bool // stops the timer in its place while the wheel is full, or is nil
-	stop       func()      // ends Listen; nil before it
-	back       []T         // grants whose waiters have left
-	left       []T         // values of waiters that the server saw and that have left
+	stop       func() // ends Listen; nil before it
+	back       []T    // grants whose waiters have left
+	left       []T    // values of waiters that the server saw and that have left
 
 	job    calls.Job
 	batch  []*Waiter[T] // of the attempt in flight
@@ -114,7 +112,6 @@ func (q *queue[K, T]) step() (more bool) {
 		}
 	case q.size == 0:
 		q.timer.Stop()
-		q.stopSpareLocked()
 		delete(g.queues, q.key)
 		stop := q.stop
 		g.mu.Unlock()
@@ -242,23 +239,11 @@ func (q *queue[K, T]) parkLocked() (more bool) {
 
 // scheduleLocked schedules the callback tick.
 func (q *queue[K, T]) scheduleLocked(d time.Duration) (err error) {
-	g := q.group
-	q.stopSpareLocked()
 	if q.timer.Reschedule(d) {
 		return nil
 	}
-	q.timer, err = wheelentry.AfterFunc(g.wheel, d, q.tick)
-	if g.cfg.Lasting && errors.Is(err, wheel.ErrTooManyPending) {
-		q.spare, err = wheelentry.AfterFuncAnyway(g.wheel, d, q.tick)
-	}
+	q.timer, err = wheelentry.AfterFunc(q.group.wheel, d, q.tick)
 	return err
-}
-
-func (q *queue[K, T]) stopSpareLocked() {
-	if q.spare != nil {
-		q.spare()
-		q.spare = nil
-	}
 }
 
 // tick is the callback of the queue's wheel entry. If the wheel is stopped, it fails all waiters, as no poll would

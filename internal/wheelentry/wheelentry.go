@@ -1,9 +1,10 @@
-// Package wheelentry schedules entries whose callbacks are also called when the wheel is stopped, so that nothing
-// waits for them for ever. The other packages of the library use them instead of Wheel.AfterFunc.
+// Package wheelentry schedules entries of the other packages of the library, which use them instead of Wheel.AfterFunc
+// and Wheel.Sleep. They have room whatever wheel.WithMaxPendingTimeouts is, so their only error is wheel.ErrStopped.
+// Their callbacks are also called when the wheel is stopped, so that nothing waits for them for ever.
 package wheelentry
 
 import (
-	"errors"
+	"context"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry/hook"
@@ -19,13 +20,21 @@ func AfterFunc(w *wheel.Wheel, d time.Duration, f func(stopped error)) (wheel.Ti
 	return afterFunc(w, d, f)
 }
 
-// AfterFuncAnyway is AfterFunc, except that a timer of the runtime calls f if w is full. If w is stopped, it returns
-// wheel.ErrStopped and does not call f.
-func AfterFuncAnyway(w *wheel.Wheel, d time.Duration, f func(stopped error)) (stop func() bool, err error) {
-	timer, err := AfterFunc(w, d, f)
-	if errors.Is(err, wheel.ErrTooManyPending) {
-		spare := time.AfterFunc(d, func() { f(nil) }) //nolint:forbidigo // there is no room on the wheel
-		return spare.Stop, nil
+// Sleep is Wheel.Sleep, except that it has room.
+func Sleep(ctx context.Context, w *wheel.Wheel, d time.Duration) error {
+	if err := ctx.Err(); err != nil || d <= 0 {
+		return err
 	}
-	return timer.Stop, err
+	woken := make(chan error, 1)
+	timer, err := AfterFunc(w, d, func(stopped error) { woken <- stopped })
+	if err != nil {
+		return err
+	}
+	select {
+	case err := <-woken:
+		return err
+	case <-ctx.Done():
+		timer.Stop()
+		return ctx.Err()
+	}
 }

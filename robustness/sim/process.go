@@ -37,7 +37,7 @@ type process struct {
 	dead   bool   // nothing that it does is seen
 }
 
-// pendingTimeouts is the limit of pending entries of each wheel, in a schedule that fills one.
+// pendingTimeouts is the limit of the user's timers on each wheel, in a schedule that fills one.
 const pendingTimeouts = 2000
 
 func (w *world) newProcess() (*process, error) {
@@ -233,7 +233,7 @@ func (p *process) stopWheel() {
 	_, _ = p.wheel.Stop(context.Background())
 }
 
-// fillWheel makes the wheel refuse entries for a while.
+// fillWheel makes the wheel refuse timers of the user for a while.
 func (p *process) fillWheel(d time.Duration) (full bool) {
 	for range 2 * pendingTimeouts {
 		if _, err := p.wheel.AfterFunc(d, func() {}); err != nil {

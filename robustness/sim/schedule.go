@@ -325,7 +325,7 @@ func (d drawer) settle(object *Object, o *Op, longest time.Duration) {
 
 // pairs are faults that concern the same code: each alone does not reach it, and by chance they seldom meet.
 var pairs = [][]string{
-	{"wheel full", "requests lost"}, // a release fails, and there is no timer to repeat it
+	{"wheel full", "requests lost"}, // a release fails, and needs a timer to be repeated
 	{"wheel full", "network parted"},
 	{"server hangs", "clients closed"},
 	{"connections silent", "clients closed"},
