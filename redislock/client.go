@@ -263,19 +263,13 @@ func (c *Client) limit(h *held, left time.Duration) {
 		return
 	}
 	reached := func(stopped error) {
-		if stopped == nil { // the end of the wheel also ends the lease, as lost
+		if stopped == nil {
 			h.maxHoldReached()
 		}
 	}
 	c.mu.Lock()
-	var err error
+	defer c.mu.Unlock()
 	if c.held[h.id] == h || c.holders[h.mutex.heldName()] == h {
-		c.limits[h], err = wheelentry.AfterFunc(c.wheel, max(left, 0), reached)
-	}
-	c.mu.Unlock()
-	if err != nil && h.expel(fmt.Errorf("%w: %w", renewal.ErrUnwatched, err)) {
-		c.logger.LogAttrs(context.Background(), slog.LevelWarn,
-			"redislock: the wheel does not watch for how long a lock is held, released",
-			slog.String("name", h.name()), slog.Any("error", err))
+		c.limits[h], _ = wheelentry.AfterFunc(c.wheel, max(left, 0), reached) // a wheel that is stopped ends the lease
 	}
 }

@@ -168,14 +168,10 @@ func (h *held) onLost(err error) {
 	}
 }
 
-// expel ends a lock against the will of its holder, and reports whether it was held.
-func (h *held) expel(cause error) bool {
-	return h.End(h, fmt.Errorf("%w: %s: %w", ErrLost, scripts.Quote(h.name()), cause), hold.Grace(h.ttl()))
-}
-
 // maxHoldReached ends a lock whose WithMaxHold has passed.
 func (h *held) maxHoldReached() {
-	if h.expel(fmt.Errorf("%w: %v", ErrMaxHold, h.mutex.config.maxHold)) {
+	err := fmt.Errorf("%w: %s: %w: %v", ErrLost, scripts.Quote(h.name()), ErrMaxHold, h.mutex.config.maxHold)
+	if h.End(h, err, hold.Grace(h.ttl())) {
 		h.client().logger.LogAttrs(context.Background(), slog.LevelWarn,
 			"redislock: lock held for too long, released", slog.String("name", h.name()))
 	}
