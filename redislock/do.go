@@ -21,10 +21,14 @@ func do(
 		return err
 	}
 	caller := hold.Caller{
-		Logger: logger, Message: "redislock: a release failed and is retried in the background",
 		Lost: ErrLost, NotHeld: ErrNotHeld, Closed: ErrClosed,
+		Failed: func(err error) {
+			logger.LogAttrs(context.WithoutCancel(ctx), slog.LevelWarn,
+				"redislock: a release failed and is retried in the background",
+				slog.String("name", l.Name()), slog.Any("error", err))
+		},
 	}
-	return caller.Do(ctx, l.Name(), l, f, l.Unlock)
+	return caller.Do(ctx, l, f, l.Unlock)
 }
 
 // admit checks the preconditions of every call, and enters the gate.

@@ -2,6 +2,7 @@ package semaphore
 
 import (
 	"context"
+	"log/slog"
 
 	"github.com/cogwheel-go/cogwheel/internal/hold"
 )
@@ -15,7 +16,7 @@ import (
 // *cogwheel.InvalidError if f is nil, or the error of f, joined with ErrLost if the permits were lost, or with
 // ErrClosed if the Client was closed, before f returned. A release that fails is logged and retried in the
 // background; it is no error of Do.
-func (s *Semaphore) Do(ctx context.Context, n int64, f func(context.Context) error) error {
+func (s *Semaphore) Do(ctx context.Context, n int64, f func(context.Context) error) (err error) {
 	if f == nil {
 		return argument.Nil("function")
 	}
@@ -24,10 +25,14 @@ func (s *Semaphore) Do(ctx context.Context, n int64, f func(context.Context) err
 		return err
 	}
 	caller := hold.Caller{
-		Logger: s.client.logger, Message: "semaphore: a release failed and is retried in the background",
 		Lost: ErrLost, NotHeld: ErrNotHeld, Closed: ErrClosed,
+		Failed: func(err error) {
+			s.client.logger.LogAttrs(context.WithoutCancel(ctx), slog.LevelWarn,
+				"semaphore: a release failed and is retried in the background",
+				slog.String("name", s.name), slog.Any("error", err))
+		},
 	}
-	return caller.Do(ctx, s.name, g, f, g.Release)
+	return caller.Do(ctx, g, f, g.Release)
 }
 
 // FromContext returns the Grant of the semaphore with the given name whose Do or Context made ctx or an

@@ -3,7 +3,6 @@ package hold
 import (
 	"context"
 	"errors"
-	"log/slog"
 
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/joined"
@@ -11,18 +10,17 @@ import (
 
 // Caller is a caller of Do.
 type Caller struct {
-	Logger  *slog.Logger
-	Message string // of the log record of a release that fails
-	Lost    error  // what the error of a release of a lost hold matches
-	NotHeld error  // what that of a hold matches that f has released
-	Closed  error  // what that of a hold matches that the Close of its Client has ended
+	Lost    error           // what the error of a release of a lost hold matches
+	NotHeld error           // what that of a hold matches that f has released
+	Closed  error           // what that of a hold matches that the Close of its Client has ended
+	Failed  func(err error) // logs that a release has failed
 }
 
 // Do calls f with the context of a hold, which the handle h makes, and releases the hold when f returns, panics or ends
 // its goroutine. It returns the error of f, joined with Lost or Closed if the hold was lost or the Client closed
 // meanwhile. A release that fails is repeated in the background, and is no error.
 func (c Caller) Do(
-	ctx context.Context, name string, h contexts.Hold, f, release func(context.Context) error,
+	ctx context.Context, h contexts.Hold, f, release func(context.Context) error,
 ) (err error) {
 	defer func() {
 		switch released := release(ctx); {
@@ -35,8 +33,7 @@ func (c Caller) Do(
 			err = joined.Also(err, c.Closed)
 		case errors.Is(released, c.NotHeld): // f has released it
 		default:
-			c.Logger.LogAttrs(context.WithoutCancel(ctx), slog.LevelWarn, c.Message,
-				slog.String("name", name), slog.Any("error", released))
+			c.Failed(released)
 		}
 	}()
 	return f(h.Context(ctx))

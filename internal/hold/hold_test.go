@@ -1,10 +1,8 @@
 package hold_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"log/slog"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -110,20 +108,15 @@ func TestCaller_Do(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()
-			log, logger := newLog()
-			caller := hold.Caller{Logger: logger, Message: "m", Lost: lost, NotHeld: notHeld, Closed: closed}
-			err := caller.Do(t.Context(), "n", new(contexts.End),
+			logged := false
+			caller := hold.Caller{Lost: lost, NotHeld: notHeld, Closed: closed, Failed: func(error) { logged = true }}
+			err := caller.Do(t.Context(), new(contexts.End),
 				func(context.Context) error { return c.err }, func(context.Context) error { return c.released })
 			require.Equal(t, len(c.want) == 0, err == nil, err)
 			for _, want := range c.want {
 				require.ErrorIs(t, err, want)
 			}
-			require.Equal(t, c.logged, log.Len() > 0)
+			require.Equal(t, c.logged, logged)
 		})
 	}
-}
-
-func newLog() (*bytes.Buffer, *slog.Logger) {
-	var log bytes.Buffer
-	return &log, slog.New(slog.NewTextHandler(&log, nil))
 }
