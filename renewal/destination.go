@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/usercode"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 )
 
@@ -154,76 +154,97 @@ func cut(leases []*Lease) [][]*Lease {
 
 // sendBatches sends batches until there are none.
 func (d *Destination) sendBatches() {
-	defer d.renewer.gate.Leave()
-	for {
-		d.mu.Lock()
-		if len(d.ready) == 0 {
-			d.ready = nil
-			d.calls--
-			d.mu.Unlock()
-			return
-		}
-		leases := d.ready[0]
-		d.ready = d.ready[1:]
-		d.mu.Unlock()
+	for leases := d.next(); leases != nil; leases = d.next() {
 		d.send(leases)
 	}
+	d.renewer.gate.Leave()
 }
 
+// next returns the leases of the next batch, or nil if there is none.
+func (d *Destination) next() (leases []*Lease) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.ready) == 0 {
+		d.ready = nil
+		d.calls--
+		return nil
+	}
+	leases, d.ready = d.ready[0], d.ready[1:]
+	return leases
+}
+
+// call is a call of a backend.
+type call struct {
+	dest     *Destination
+	leases   []*Lease
+	batch    Batch
+	outcomes []Outcome // of batch, which the backend may change
+	sentAt   time.Time
+}
+
+// send sends a batch. If the backend ends the goroutine, another one goes on with the batches.
 func (d *Destination) send(leases []*Lease) {
 	sentAt := d.renewer.now()
 	leases = slices.DeleteFunc(leases, func(l *Lease) bool { return !l.beginCall() })
 	if len(leases) == 0 {
 		return
 	}
-	b := &Batch{
-		Leases:   make([]Ref, len(leases)),
-		Outcomes: make([]Outcome, len(leases)),
+	outcomes := make([]Outcome, len(leases))
+	c := &call{
+		dest: d, leases: leases, sentAt: sentAt, outcomes: outcomes,
+		batch: Batch{Leases: make([]Ref, len(leases)), Outcomes: outcomes},
 	}
 	for i, l := range leases {
-		b.Leases[i] = Ref{l.key, l.id, l.ttl}
+		c.batch.Leases[i] = Ref{l.key, l.id, l.ttl}
 	}
 	ctx, cancel := context.WithTimeout(d.renewer.ctx, callTimeout(leases[0].ttl))
-	failure := d.renew(ctx, b)
-	cancel()
-	took := d.renewer.wheel.Now().Sub(sentAt)
-	d.report(failure, took, len(leases))
+	defer cancel()
+	var err error
+	usercode.Here(func() { err = d.backend.Renew(ctx, &c.batch) }, func(f *usercode.Failure) {
+		err = fmt.Errorf("renewal: the backend %w", f)
+		d.renewer.config.logger.LogAttrs(ctx, slog.LevelError, "renewal: the backend panicked",
+			slog.Any("panic", f.Value), slog.String("stack", f.Stack))
+		if f.Exited {
+			c.continueAfter(err)
+		}
+	})
+	c.finish(err)
+}
+
+// continueAfter goes on with the batches after a call whose goroutine the backend has ended.
+func (c *call) continueAfter(failure error) {
+	c.dest.renewer.gate.Workers.Go(func() {
+		c.finish(failure)
+		c.dest.sendBatches()
+	})
+}
+
+// finish applies the outcomes of a call. An error of the backend is the cause for leases left Unknown.
+func (c *call) finish(failure error) {
+	d := c.dest
+	took := d.renewer.wheel.Now().Sub(c.sentAt)
+	d.report(failure, took, len(c.leases))
 	explained := cmp.Or(failure, errUnanswered)
-	renewed := leases[:0]
-	for i, l := range leases {
-		if l.finishCall(b.Outcomes[i], sentAt, explained) {
+	renewed := c.leases[:0]
+	for i, l := range c.leases {
+		if l.finishCall(c.outcomes[i], c.sentAt, explained) {
 			renewed = append(renewed, l)
 		}
 	}
 	d.renewer.counts.called(took, len(renewed), failure)
 	if hook := d.renewer.config.hooks.Renewed; hook != nil {
 		for _, l := range renewed {
-			hook(Event{Key: l.key, ID: l.id, Leases: 1, Took: took})
+			d.renewer.call(hook, Event{Key: l.key, ID: l.id, Leases: 1, Took: took})
 		}
 	}
 }
 
 var errUnanswered = errors.New("renewal: the backend left the lease unanswered")
 
-// renew calls the backend. A panic counts as a failed call: it must not end the process, or the leases of other
-// destinations.
-func (d *Destination) renew(ctx context.Context, b *Batch) (err error) {
-	outcomes := b.Outcomes
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("renewal: backend panicked: %v", v)
-			d.renewer.config.logger.LogAttrs(ctx, slog.LevelError, "renewal: the backend panicked",
-				slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
-		}
-		b.Outcomes = outcomes // in case the backend replaced the slice
-	}()
-	return d.backend.Renew(ctx, b)
-}
-
 // report logs the first of several failures and the recovery, not the calls between them.
 func (d *Destination) report(err error, took time.Duration, n int) {
 	if hook := d.renewer.config.hooks.Failed; hook != nil && err != nil {
-		hook(Event{Leases: n, Took: took, Err: err})
+		d.renewer.call(hook, Event{Leases: n, Took: took, Err: err})
 	}
 	d.mu.Lock()
 	changed := d.failing != (err != nil)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/joined"
+	"github.com/cogwheel-go/cogwheel/internal/usercode"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -192,11 +193,11 @@ func (l *Lease) announceLoss(loss error) {
 		}
 		l.renewer.counts.lost()
 		if hook := l.renewer.config.hooks.Lost; hook != nil {
-			hook(Event{Key: l.key, ID: l.id, Leases: 1, Err: loss})
+			l.renewer.call(hook, Event{Key: l.key, ID: l.id, Leases: 1, Err: loss})
 		}
 	}
 	if l.onLost != nil {
-		l.onLost(loss)
+		usercode.Here(func() { l.onLost(loss) }, l.renewer.panicked)
 	}
 }
 
@@ -329,7 +330,9 @@ func (l *Lease) finishCall(o Outcome, sentAt time.Time, failure error) (renewed 
 	l.mu.Lock()
 	renewed, loss := l.finishCallLocked(o, sentAt, failure)
 	l.mu.Unlock()
-	l.announceLoss(loss)
+	if loss != nil {
+		usercode.Apart(func() { l.announceLoss(loss) }, l.renewer.panicked)
+	}
 	return renewed
 }
 

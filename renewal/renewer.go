@@ -3,12 +3,14 @@ package renewal
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/clock"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
+	"github.com/cogwheel-go/cogwheel/internal/usercode"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -69,7 +71,7 @@ type Spec struct {
 
 	// OnLost, if set, is called once if the lease ends in any way except by Lease.Close, after Done is closed:
 	// with a *LostError, or with ErrClosed. It runs where wheel callbacks or backend calls run, in
-	// Renewer.Close, or in the call of Gone or Prolong that ended the lease. It should return soon.
+	// Renewer.Close, or in the call of Gone or Prolong that ended the lease. It should return soon. A panic is logged.
 	OnLost func(error)
 }
 
@@ -190,6 +192,14 @@ func (r *Renewer) recheck() {
 	for _, l := range r.all() {
 		l.recheck()
 	}
+}
+
+// call calls a hook apart.
+func (r *Renewer) call(hook func(Event), e Event) { usercode.Apart(func() { hook(e) }, r.panicked) }
+
+func (r *Renewer) panicked(f *usercode.Failure) {
+	r.config.logger.LogAttrs(context.Background(), slog.LevelError, "renewal: a hook or OnLost panicked",
+		slog.Any("panic", f.Value), slog.String("stack", f.Stack))
 }
 
 func (r *Renewer) forget(l *Lease) {

@@ -28,9 +28,9 @@ type Event struct {
 	Err     error         // Lost: a *LostError; Failed: the error of the backend
 }
 
-// Hooks are functions that a Renewer calls when something happens to a lease. Each may be nil. They run where
-// the event happens, several at a time. They must not panic, and must return soon: they hold up the renewal of
-// other leases.
+// Hooks are functions that a Renewer calls when something happens to a lease. Each may be nil. Several may run at a
+// time. They must return soon, because they hold up the renewal of other leases, and not stop the wheel. A panic of a
+// hook is logged.
 type Hooks struct {
 	Renewed func(Event) // a call extended the lease; once for each lease of the call
 	Lost    func(Event) // the lease ended against its holder's will; before Spec.OnLost
