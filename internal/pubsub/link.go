@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/usercode"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -163,22 +164,17 @@ func (h *Hub) serve(l *link) (confirmed bool) {
 // receive waits for the next message. go-redis panics on a reply that does not belong to a subscription, as from a
 // proxy that confuses replies. receive returns the panic as an error, which breaks the link.
 func (l *link) receive() (msg any, err error) {
-	err = recovered(func() (err error) {
-		msg, err = l.ps.Receive(noDial)
-		return err
-	})
+	usercode.Here(func() { msg, err = l.ps.Receive(noDial) }, func(f *usercode.Failure) { err = failed(f) })
 	return msg, err
 }
 
-// recovered calls f and returns a panic, for example of a hook of the redis client, as an error.
-func recovered(f func() error) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("pubsub: panic: %v", v)
-		}
-	}()
-	return f()
+// apart calls f, which may call hooks of the redis client, apart. It returns a failure of one as an error.
+func apart(f func() error) (err error) {
+	usercode.Apart(func() { err = f() }, func(f *usercode.Failure) { err = failed(f) })
+	return err
 }
+
+func failed(f *usercode.Failure) error { return fmt.Errorf("pubsub: a hook or go-redis %w", f) }
 
 // refuseOptional handles the refusal of some channel of a link: it marks all optional channels that are not confirmed
 // as refused.
@@ -220,7 +216,7 @@ func (h *Hub) flush(ctx context.Context, l *link) error {
 func (h *Hub) send(
 	ctx context.Context, whole, sharded func(context.Context, ...string) error, channels []string,
 ) error {
-	return recovered(func() error {
+	return apart(func() error {
 		if !h.sharded {
 			return whole(ctx, channels...)
 		}
@@ -312,7 +308,7 @@ func (h *Hub) checkup(l *link, stopped error) {
 	l.pinged = silent
 	dead = dead || !h.armCheck(l)
 	h.mu.Unlock()
-	if dead || silent && recovered(func() error { return l.ps.Ping(noDial) }) != nil {
+	if dead || silent && apart(func() error { return l.ps.Ping(noDial) }) != nil {
 		l.close()
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/usercode"
 )
 
 // Proof is the knowledge that a client talks to one server without a proxy in between, so that one script may take
@@ -61,7 +63,9 @@ func (p *Proof) Refute() { p.state.Store(refuted) }
 func (p *Proof) ask(c *redis.Client) {
 	ctx, cancel := context.WithTimeout(context.Background(), proofTimeout)
 	defer cancel()
-	direct, err := isDirect(ctx, c)
+	var direct bool
+	var err error
+	usercode.Apart(func() { direct, err = isDirect(ctx, c) }, func(f *usercode.Failure) { err = f })
 	switch {
 	case err != nil && (!Refused(err) || Transient(err) || IsLoginRefused(err)):
 		p.state.CompareAndSwap(asking, notAsked) // Redis is away

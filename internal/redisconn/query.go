@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/usercode"
 )
 
 // patience bounds how long a call waits for the answer to a query that it can do without. A call that has failed on the
@@ -60,13 +61,17 @@ func (q *query) start(pause time.Duration, ask func()) <-chan struct{} {
 	pending := make(chan struct{})
 	if !q.dedicated.start(func() {
 		defer close(pending)
-		ask()
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		q.pending = nil
+		defer q.over()
+		usercode.Here(ask, func(*usercode.Failure) {}) // a Dialer or OnConnect may fail
 	}) {
 		return nil
 	}
 	q.began, q.pending, q.slow = now, pending, false
 	return pending
+}
+
+func (q *query) over() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.pending = nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/usercode"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -93,25 +94,22 @@ func askIdle(ctx context.Context, c *redis.Client, ask Question) {
 		over.Go(func() {
 			conn := c.Conn()
 			defer func() { _ = conn.Close() }()
-			askSafely(ctx, conn, ask, asked.Done)
+			askSafely(ctx, conn, ask)
+			asked.Done()
 			asked.Wait()
 		})
 	}
 	if stats.PipelineStats != nil {
 		for range stats.PipelineStats.IdleConns {
-			over.Go(func() { askSafely(ctx, inPipeline{c}, ask, func() {}) })
+			over.Go(func() { askSafely(ctx, inPipeline{c}, ask) })
 		}
 	}
 	over.Wait()
 }
 
-// askSafely asks on a goroutine of its own, on which a hook of the redis client may panic, or which it may end.
-func askSafely(ctx context.Context, c scripts.Client, ask Question, asked func()) {
-	defer func() {
-		_ = recover()
-		asked()
-	}()
-	_ = ask(ctx, c)
+// askSafely asks apart: a hook of the redis client may fail.
+func askSafely(ctx context.Context, c scripts.Client, ask Question) {
+	usercode.Apart(func() { _ = ask(ctx, c) }, func(*usercode.Failure) {})
 }
 
 // inPipeline is a client that sends each command in a pipeline, for which go-redis has separate connections.
