@@ -2,10 +2,8 @@ package ratelimit_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -263,83 +261,6 @@ func TestClose_IsShortWhileRedisHangs(t *testing.T) {
 			for range inFlight {
 				require.ErrorIs(t, answer(t, ended), ratelimit.ErrUnavailable)
 			}
-		})
-	}
-}
-
-// panicking is a hook that panics for commands with a word, or ends their goroutine.
-type panicking struct {
-	word string
-	do   func()
-}
-
-func (*panicking) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (p *panicking) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if strings.Contains(fmt.Sprint(cmd.Args()...), p.word) {
-			p.do()
-		}
-		return next(ctx, cmd)
-	}
-}
-
-func (p *panicking) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		for _, cmd := range cmds {
-			if strings.Contains(fmt.Sprint(cmd.Args()...), p.word) {
-				p.do()
-			}
-		}
-		return next(ctx, cmds)
-	}
-}
-
-// A function of the user that panics, or ends its goroutine, harms no other caller.
-func TestHooks_APanicHarmsNoOtherCaller(t *testing.T) {
-	t.Parallel()
-	for what, do := range map[string]func(){"panic": func() { panic("by the test") }, "Goexit": runtime.Goexit} {
-		t.Run(what+" in a hook of the redis client", func(t *testing.T) {
-			t.Parallel()
-			rdb := redistest.Shared(t).Client(t)
-			rdb.AddHook(&panicking{"dangerous", do})
-			c := newClient(t, rdb, ratelimit.WithBreaker(1000, time.Hour))
-			k, name := c.Limiter("k", ratelimit.PerHour(1000)), redistest.Name(t)
-			redistest.Each(t, 20, func(i int) error {
-				if i%4 == 0 {
-					if err := second(k.Allow(t.Context(), "dangerous"+name+fmt.Sprint(i))); err == nil {
-						return errors.New("granted without Redis")
-					}
-					return nil
-				}
-				for range 10 {
-					_ = second(k.Allow(t.Context(), name+fmt.Sprint(i))) // it may have travelled with the other
-				}
-				return nil
-			})
-			require.NoError(t, second(k.Allow(t.Context(), name)))
-			require.NoError(t, c.Close(t.Context()))
-		})
-
-		t.Run(what+" in hooks and callbacks of the Client", func(t *testing.T) {
-			t.Parallel()
-			hook := func(ratelimit.Event) { do() }
-			server := redistest.Start(t)
-			c := newClient(t, server.Client(t, impatient), ratelimit.WithBreaker(1, 20*time.Millisecond), ratelimit.WithTimeout(100*time.Millisecond),
-				ratelimit.WithHooks(ratelimit.Hooks{Down: hook, Up: hook}))
-			k := c.Limiter("k", ratelimit.PerHour(1000))
-			redistest.Poll(t, func() bool { return second(k.Allow(t.Context(), "u")) == nil })
-			done := make(chan struct{})
-			k.WaitFunc(t.Context(), "v", 1, func(error) { close(done); do() })
-			<-done
-			server.Pause()
-			for range 3 {
-				require.ErrorIs(t, second(k.Allow(t.Context(), "u")), ratelimit.ErrUnavailable)
-			}
-			require.True(t, c.Stats().Down)
-			server.Resume()
-			redistest.Poll(t, func() bool { return second(k.Allow(t.Context(), "u")) == nil })
-			require.NoError(t, c.Close(t.Context()))
 		})
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"math"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/usercode"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -216,34 +216,33 @@ func inside[T any](
 
 // refuse calls f with an error, on another goroutine than the caller's.
 func (c *Client) refuse(f func(error), err error) func() {
-	tell := func() {
-		defer c.recovered()
-		f(err)
-	}
+	tell := func() { c.callback(f, err) }
 	if _, stopped := wheelentry.AfterFunc(c.wheel, 0, func(error) { tell() }); stopped != nil {
 		go tell()
 	}
 	return func() {}
 }
 
-// recovered, if deferred, recovers and logs the panic of a user's function on a goroutine of the Client.
-func (c *Client) recovered() {
-	if v := recover(); v != nil {
-		c.logger.Error("ratelimit: callback panicked", "panic", v, "stack", string(debug.Stack()))
+// callback calls the function of a WaitFunc, on a goroutine with nothing else to do.
+func (c *Client) callback(f func(error), err error) { usercode.Here(func() { f(err) }, c.panicked) }
+
+// apart calls f, which may call hooks, apart if there are any. A failure of one is logged.
+func (c *Client) apart(f func()) {
+	if c.monitor.reports {
+		usercode.Apart(f, c.panicked)
+	} else {
+		f()
 	}
 }
 
-// tellOutage calls a hook on a new goroutine, which the hook may end.
+// tellOutage calls a hook, unless it is nil.
 func (c *Client) tellOutage(hook func(Event), e Event) {
-	if hook == nil {
-		return
+	if hook != nil {
+		e.Context = context.Background()
+		usercode.Apart(func() { hook(e) }, c.panicked)
 	}
-	e.Context = context.Background()
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		defer c.recovered()
-		hook(e)
-	}()
-	<-over
+}
+
+func (c *Client) panicked(f *usercode.Failure) {
+	c.logger.Error("ratelimit: callback panicked", "panic", f.Value, "stack", f.Stack)
 }

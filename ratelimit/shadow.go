@@ -53,14 +53,13 @@ func (s *keyState) askOnceFunc(ctx context.Context, of subject, f func(error)) (
 		return s.client.refuse(f, s.operationError("wait", err))
 	}
 	ctx, cancel = context.WithCancel(ctx)
-	go func() { // the deferred calls run whatever the hook and f do
+	go func() {
 		var err error
-		defer s.client.recovered()
-		defer func() { f(err) }()
-		defer s.client.leave()
-		defer s.release()
-		defer cancel()
-		err = s.askOnce(ctx, of)
+		s.client.apart(func() { err = s.askOnce(ctx, of) })
+		cancel()
+		s.release()
+		s.client.leave()
+		s.client.callback(f, err)
 	}()
 	return cancel
 }

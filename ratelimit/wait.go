@@ -56,14 +56,12 @@ func (s *keyState) waitFunc(ctx context.Context, of subject, f func(error), then
 	var stop func() bool
 	var w *waiter
 	stopped := make(chan struct{}) // w and stop are set
-	over := func(err error) {      // the deferred calls run whatever the hook and f do
+	over := func(err error) {
 		err = s.operationError("wait", err)
-		defer s.client.recovered()
-		defer func() { f(err) }()
-		defer s.client.leave()
-		defer then()
-		defer s.client.recovered()
-		s.reportWaited(ctx, of, w, err)
+		s.client.apart(func() { s.reportWaited(ctx, of, w, err) })
+		then()
+		s.client.leave()
+		s.client.callback(f, err)
 	}
 	w, j, err := s.join(ctx, of, func(err error) {
 		go func() {
