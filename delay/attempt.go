@@ -1,13 +1,12 @@
 package delay
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/usercode"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -51,48 +50,56 @@ type ending struct {
 // begun is the word for the beginning of an attempt in the place of an Outcome.
 const begun Outcome = "begun"
 
-// work runs tasks while there are any. If a function of the user ends the goroutine, another continues the worker.
+// work runs tasks while there are any.
 func (s *server) work(a *attempt) {
-	defer func() {
-		if a != nil {
-			s.queue.client.gate.Workers.Go(func() { s.work(a) })
-		}
-	}()
 	for a != nil {
-		s.attempt(&a)
+		a = s.attempt(a)
 	}
 }
 
-// attempt runs a task once, and puts the next one for the worker in its place. The handler, the hooks and the backoff
-// may end the goroutine, so what must follow them is deferred.
-func (s *server) attempt(next **attempt) {
-	a, c := *next, s.queue.client
-	e := s.event(a)
-	outcome, pause := Lost, time.Duration(0)
-	defer func() { *next = s.leave(a, outcome, pause, e.Took) }()
+// attempt runs a task once, and returns the next one for the worker.
+func (s *server) attempt(a *attempt) (next *attempt) {
+	c, e := s.queue.client, s.event(a)
 	if !a.lease.Valid() { // while it waited: another process may run it
 		e.Outcome = Lost
 		c.monitor.ended(e, false)
-		return
+		return s.leave(a, Lost, 0, 0)
 	}
 	began := c.wheel.Now()
 	e.Late = max(0, began.Sub(a.due))
 	e.Context = a.lease.Context(s.ctx)
-	e.Err = fmt.Errorf("delay: the handler of %s or a hook has ended its goroutine", scripts.Quote(a.ID))
-	defer func() {
-		e.Took, a.err = c.wheel.Now().Sub(began), e.Err
-		outcome = s.outcome(a, e.Err)
-		if e.Outcome = outcome; a.lease.Err() != nil {
-			e.Outcome = Lost
-		}
-		if outcome == Retried {
-			pause = time.Second // if the backoff does not return
-			defer c.monitor.call(func() { pause = min(max(0, s.queue.config.backoff(a.Failures+1)), MaxDelay) })
-		}
-		c.monitor.ended(e, true)
-	}()
 	e.Context = c.monitor.began(e.Context, e)
-	e.Err = s.run(e.Context, a)
+	task := a.Task // the handler may change it
+	usercode.Here(func() { e.Err = s.handle(e.Context, &task) }, func(f *usercode.Failure) {
+		e.Err = fmt.Errorf("delay: the handler of %s %w", scripts.Quote(a.ID), f)
+		c.logger.Error("delay: a handler panicked",
+			slog.String("queue", s.queue.name), slog.Any("panic", f.Value), slog.String("stack", f.Stack))
+		if f.Exited {
+			s.continueAfter(a, e, began)
+		}
+	})
+	return s.finish(a, e, began)
+}
+
+// continueAfter goes on as a worker whose goroutine a handler has ended.
+func (s *server) continueAfter(a *attempt, e Event, began time.Time) {
+	s.queue.client.gate.Workers.Go(func() { s.work(s.finish(a, e, began)) })
+}
+
+// finish ends an attempt after its handler, and returns the next one for the worker.
+func (s *server) finish(a *attempt, e Event, began time.Time) (next *attempt) {
+	c := s.queue.client
+	e.Took, a.err = c.wheel.Now().Sub(began), e.Err
+	outcome, pause := s.outcome(a, e.Err), time.Duration(0)
+	if e.Outcome = outcome; a.lease.Err() != nil {
+		e.Outcome = Lost
+	}
+	c.monitor.ended(e, true)
+	if outcome == Retried {
+		pause = time.Second // if the backoff fails
+		c.monitor.call(func() { pause = min(max(0, s.queue.config.backoff(a.Failures+1)), MaxDelay) })
+	}
+	return s.leave(a, outcome, pause, e.Took)
 }
 
 // outcome returns how an attempt has ended. That it is done counts although the lease is lost: Redis decides by the
@@ -135,17 +142,4 @@ func (s *server) event(a *attempt) Event {
 		Context: s.ctx, Queue: s.queue.name, ID: a.ID, Token: a.Token, Failures: a.Failures, Losses: a.Losses,
 		Headers: a.headers,
 	}
-}
-
-// run calls the handler.
-func (s *server) run(ctx context.Context, a *attempt) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("delay: the handler of %s panicked: %v", scripts.Quote(a.ID), r)
-			s.queue.client.logger.Error("delay: a handler panicked",
-				slog.String("queue", s.queue.name), slog.Any("panic", r), slog.String("stack", string(debug.Stack())))
-		}
-	}()
-	task := a.Task // the handler may change it
-	return s.handle(ctx, &task)
 }

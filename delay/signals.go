@@ -8,6 +8,7 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/histogram"
 	"github.com/cogwheel-go/cogwheel/internal/signals"
+	"github.com/cogwheel-go/cogwheel/internal/usercode"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -39,9 +40,9 @@ type Event struct {
 	Err      error // of the handler
 }
 
-// Hooks are functions that a Client calls, for metrics and traces. Each may be nil. They run where the event happens,
-// several at a time, and must return soon. A panic of a hook is logged. A hook that panics or ends its goroutine harms
-// no other attempt.
+// Hooks are functions that a Client calls, for metrics and traces. Each may be nil. Several may run at a time, each on
+// a goroutine of its own for which the Client waits, and must return soon. A panic of a hook is logged. A hook that
+// panics or ends its goroutine harms no attempt.
 type Hooks struct {
 	// Headers returns a text of up to 1024 bytes that is stored with a task that is scheduled under ctx, such as the
 	// trace of the caller.
@@ -98,12 +99,12 @@ type monitor struct {
 	repeats signals.Repeats
 }
 
-// call calls a hook, or another function of the user. A panic of it is logged.
+// call calls a hook, or another function of the user, apart. A failure is logged.
 func (m *monitor) call(f func()) {
-	if v, stack := signals.Guard(f); v != nil {
+	usercode.Apart(f, func(f *usercode.Failure) {
 		m.logger.LogAttrs(context.Background(), slog.LevelError, "delay: a hook or backoff panicked",
-			slog.Any("panic", v), slog.String("stack", stack))
-	}
+			slog.Any("panic", f.Value), slog.String("stack", f.Stack))
+	})
 }
 
 // failed keeps the error of a call to Redis.

@@ -42,9 +42,9 @@ type Event struct {
 }
 
 // Hooks are functions that a Client or a Quorum calls when something happens to a lock, for metrics and traces.
-// Each may be nil. They run where the event happens, several at a time, and must return soon: Lost and Renewed
-// run on the goroutines that renew leases. They must not use the lock or the Client. None is called after Close
-// has returned nil. A panic of a hook is logged.
+// Each may be nil. Several may run at a time, each on a goroutine of its own for which the Client waits. They must
+// return soon: Lost and Renewed hold up renewals. They must not use the lock or the Client, or stop its wheel. None is
+// called after Close has returned nil. A panic of a hook is logged.
 //
 // Each call of Lock, TryLock and LockFunc, also by Do and Lead, ends in one Acquired or one Failed. Calls that
 // are refused with a *cogwheel.InvalidError, calls after Close, and calls that re-enter a hold of an Owner end

@@ -187,15 +187,6 @@ func TestLead_RefusesBadArguments(t *testing.T) {
 	}
 }
 
-func TestLead_APanicReleasesTheLock(t *testing.T) {
-	t.Parallel()
-	c, rdb, name := onSharedServer(t)
-	require.PanicsWithValue(t, "oops", func() {
-		_ = c.Lead(t.Context(), name, func(context.Context) error { panic("oops") })
-	})
-	requireFree(t, rdb, name)
-}
-
 // lockedBuffer is a buffer for several goroutines.
 type lockedBuffer struct {
 	mu sync.Mutex

@@ -78,7 +78,7 @@ func (m *MultiMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel
 	argument.MustCall(f == nil)
 	gate := &m.client.gate
 	if err := admit(ctx, gate, m.name(), m.err); err != nil {
-		go m.client.monitor.guard(func() { f(nil, err) })
+		go m.client.monitor.callback(func() { f(nil, err) })
 		return func() {}
 	}
 	ctx, cancel = context.WithCancel(ctx)
@@ -93,7 +93,7 @@ func (m *MultiMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel
 			}
 			cancel()
 			gate.Leave()
-			m.client.monitor.guard(func() { f(l, err) })
+			m.client.monitor.callback(func() { f(l, err) })
 		})
 	}
 	next()

@@ -90,21 +90,21 @@ func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func
 // lockFunc is LockFunc.
 func (m *Mutex) lockFunc(ctx context.Context, f func(part, error)) (cancel func()) {
 	if again, err := m.enterOrReenter(ctx); again != nil || err != nil {
-		go m.client.monitor.guard(func() { f(again, err) })
+		go m.client.monitor.callback(func() { f(again, err) })
 		return func() {}
 	}
 	a, key := m.enqueue(ctx)
 	drop := m.client.queues.WaitFunc(ctx, key, a, func(_ *acquisition, err error) {
 		p, err := m.finish(ctx, a, err)
 		m.client.gate.Leave()
-		m.client.monitor.guard(func() { f(p, err) })
+		m.client.monitor.callback(func() { f(p, err) })
 	})
 	return func() {
 		if drop() {
 			err := operationError("lock", m.name, context.Canceled)
 			m.client.monitor.failed(ctx, m.kind, m.name, a.took(), err)
 			m.client.gate.Leave()
-			go m.client.monitor.guard(func() { f(nil, err) })
+			go m.client.monitor.callback(func() { f(nil, err) })
 		}
 	}
 }

@@ -3,7 +3,6 @@ package redislock_test
 import (
 	"context"
 	"errors"
-	"runtime"
 	"testing"
 	"time"
 
@@ -157,27 +156,6 @@ func TestMutex_Do(t *testing.T) {
 			return inside.Err()
 		})
 		require.Equal(t, context.Canceled, err)
-		requireFree(t, rdb, name)
-	})
-
-	t.Run("unlocks when the function panics", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := onSharedServer(t)
-		require.PanicsWithValue(t, "boom", func() {
-			_ = c.Mutex(name).Do(t.Context(), func(context.Context) error { panic("boom") })
-		})
-		requireFree(t, rdb, name)
-	})
-
-	t.Run("unlocks when the function calls Goexit", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := onSharedServer(t)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			_ = c.Mutex(name).Do(t.Context(), func(context.Context) error { runtime.Goexit(); return nil })
-		}()
-		<-done
 		requireFree(t, rdb, name)
 	})
 }

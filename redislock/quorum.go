@@ -262,21 +262,21 @@ func (m *QuorumMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cance
 	argument.MustCall(f == nil)
 	q := m.quorum
 	if err := m.enter(ctx); err != nil {
-		go q.monitor.guard(func() { f(nil, err) })
+		go q.monitor.callback(func() { f(nil, err) })
 		return func() {}
 	}
 	a := m.newAcquisition(ctx)
 	drop := q.queues.WaitFunc(ctx, m.parts[0].queueKey(nil), a, func(_ *quorumAcquisition, err error) {
 		l, err := m.finish(ctx, a, err)
 		q.gate.Leave()
-		q.monitor.guard(func() { f(l, err) })
+		q.monitor.callback(func() { f(l, err) })
 	})
 	return func() {
 		if drop() {
 			err := operationError("lock", m.name, context.Canceled)
 			q.monitor.failed(ctx, multi, m.name, q.wheel.Now().Sub(a.began), err)
 			q.gate.Leave()
-			go q.monitor.guard(func() { f(nil, err) })
+			go q.monitor.callback(func() { f(nil, err) })
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/histogram"
 	"github.com/cogwheel-go/cogwheel/internal/signals"
+	"github.com/cogwheel-go/cogwheel/internal/usercode"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -221,16 +222,16 @@ func (m *monitor) reportEnd(i *identity, err error) {
 // call calls a hook, unless it is nil.
 func (m *monitor) call(hook func(Event), e Event) {
 	if hook != nil {
-		m.guard(func() { hook(e) })
+		usercode.Apart(func() { hook(e) }, m.panicked)
 	}
 }
 
-// guard calls a function of the user, and logs its panic.
-func (m *monitor) guard(f func()) {
-	if v, stack := signals.Guard(f); v != nil {
-		m.logger.LogAttrs(context.Background(), slog.LevelError, "redislock: a hook or callback panicked",
-			slog.Any("panic", v), slog.String("stack", stack))
-	}
+// callback calls the function of a LockFunc, on a goroutine with nothing else to do.
+func (m *monitor) callback(f func()) { usercode.Here(f, m.panicked) }
+
+func (m *monitor) panicked(f *usercode.Failure) {
+	m.logger.LogAttrs(context.Background(), slog.LevelError, "redislock: a hook or callback panicked",
+		slog.Any("panic", f.Value), slog.String("stack", f.Stack))
 }
 
 // renewed is the Hooks.Renewed of the Renewer.

@@ -83,9 +83,9 @@ func acquireFunc[T, R any](
 ) (cancel func()) {
 	end := func(err error) {
 		result, err := settle(err)
-		defer c.monitor.guard(func() { f(result, err) })
-		defer c.gate.Leave()
 		report(result, err)
+		c.gate.Leave()
+		c.monitor.callback(func() { f(result, err) })
 	}
 	stop := q.WaitFunc(ctx, name, request, func(_ T, err error) { end(acquireError(ctx, name, err)) })
 	return func() {

@@ -83,7 +83,7 @@ func (s *CountingSemaphore) AcquireFunc(ctx context.Context, n int64, f func(err
 		if err == nil {
 			c.gate.Leave()
 		}
-		go c.monitor.guard(func() { f(err) })
+		go c.monitor.callback(func() { f(err) })
 		return func() {}
 	}
 	settle := func(err error) (struct{}, error) { return struct{}{}, err }
@@ -118,11 +118,7 @@ func (s *CountingSemaphore) acquire(
 	decided, err := wait(ctx, s.name, a)
 	a.contended = decided.contended
 	err = acquireError(ctx, s.name, err)
-	unlessDone(func() { s.report(&a, err) }, func() {
-		if err == nil {
-			s.client.giveBackCounting(s.name, []acquisition{a})
-		}
-	})
+	s.report(&a, err)
 	return err
 }
 

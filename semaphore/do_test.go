@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"runtime"
 	"testing"
 	"time"
 
@@ -43,19 +42,6 @@ func TestSemaphore_Do(t *testing.T) {
 			})
 			require.ErrorIs(t, err, context.Canceled)
 			require.NotErrorIs(t, err, semaphore.ErrLost)
-			requireTotal(t, l, 3, 0)
-		})
-		t.Run("releases them if f panics or ends its goroutine", func(t *testing.T) {
-			require.PanicsWithValue(t, "oops", func() {
-				_ = l.Do(t.Context(), 1, func(context.Context) error { panic("oops") })
-			})
-			requireTotal(t, l, 3, 0)
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				_ = l.Do(t.Context(), 1, func(context.Context) error { runtime.Goexit(); return nil })
-			}()
-			<-done
 			requireTotal(t, l, 3, 0)
 		})
 		t.Run("a loss ends the context of f, and is an error of Do", func(t *testing.T) {

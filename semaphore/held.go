@@ -128,6 +128,3 @@ func (h *held) free(ctx context.Context) error {
 		return nil
 	}
 }
-
-// discard releases, in the background, permits that their caller did not get.
-func (h *held) discard() { h.EndInside(h, ErrNotHeld, 0, h.Ambiguous) }

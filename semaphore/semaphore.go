@@ -117,12 +117,12 @@ func (s *Semaphore) AcquireFunc(ctx context.Context, n int64, f func(*Grant, err
 	c := s.client
 	a, err := s.begin(ctx, n)
 	if err != nil {
-		go c.monitor.guard(func() { f(nil, err) })
+		go c.monitor.callback(func() { f(nil, err) })
 		return func() {}
 	}
 	if n == 0 {
 		c.gate.Leave()
-		go c.monitor.guard(func() { f(s.emptyGrant(), nil) })
+		go c.monitor.callback(func() { f(s.emptyGrant(), nil) })
 		return func() {}
 	}
 	r := newAcquireRequest(a, s.config)
@@ -153,11 +153,7 @@ func (s *Semaphore) acquire(
 	r := newAcquireRequest(a, s.config)
 	_, err = wait(ctx, s.name, r)
 	g, err := s.settle(r, acquireError(ctx, s.name, err))
-	unlessDone(func() { s.report(r, g, err) }, func() {
-		if g != nil {
-			g.held.discard()
-		}
-	})
+	s.report(r, g, err)
 	return g, err
 }
 

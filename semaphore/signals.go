@@ -13,6 +13,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/histogram"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/signals"
+	"github.com/cogwheel-go/cogwheel/internal/usercode"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -89,26 +90,14 @@ type object struct {
 }
 
 // call calls a hook.
-func (m *monitor) call(hook func(Event), e Event) { m.guard(func() { hook(e) }) }
+func (m *monitor) call(hook func(Event), e Event) { usercode.Apart(func() { hook(e) }, m.panicked) }
 
-// guard calls a function of the user. A panic of it is logged.
-func (m *monitor) guard(f func()) {
-	if v, stack := signals.Guard(f); v != nil {
-		m.logger.LogAttrs(context.Background(), slog.LevelError, "semaphore: a hook or callback panicked",
-			slog.Any("panic", v), slog.String("stack", stack))
-	}
-}
+// callback calls the function of an AcquireFunc, on a goroutine with nothing else to do.
+func (m *monitor) callback(f func()) { usercode.Here(f, m.panicked) }
 
-// unlessDone calls undo if f does not return: a hook may end the goroutine.
-func unlessDone(f, undo func()) {
-	done := false
-	defer func() {
-		if !done {
-			undo()
-		}
-	}()
-	f()
-	done = true
+func (m *monitor) panicked(f *usercode.Failure) {
+	m.logger.LogAttrs(context.Background(), slog.LevelError, "semaphore: a hook or callback panicked",
+		slog.Any("panic", f.Value), slog.String("stack", f.Stack))
 }
 
 // kindOf returns the kind of a Semaphore.
@@ -166,13 +155,11 @@ func (m *monitor) acquired(a *acquisition, h *held) {
 		m.traced[h.leaseID()] = tracedGrant{h, context.WithoutCancel(a.ctx)}
 	}
 	m.mu.Unlock()
-	defer func() {
-		if !h.reported.Announced() {
-			m.reportEnd(h, h.Err())
-		}
-	}()
 	if m.hooks.Acquired != nil {
 		m.call(m.hooks.Acquired, h.event(a.ctx, took))
+	}
+	if !h.reported.Announced() {
+		m.reportEnd(h, h.Err())
 	}
 }
 

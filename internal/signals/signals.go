@@ -1,24 +1,11 @@
-// Package signals supports hooks and statistics: it calls hooks safely, tells errors from their repetitions, and
-// iterates over large maps without holding their lock for long.
+// Package signals supports hooks and statistics: it tells errors from their repetitions, and iterates over large maps
+// without holding their lock for long.
 package signals
 
 import (
 	"iter"
-	"runtime/debug"
 	"sync"
 )
-
-// Guard calls a hook or a callback of a user. If f panics, Guard recovers and returns the value and the stack: the
-// goroutine may work for other callers, and a caller must learn what it holds although its hook panics.
-func Guard(f func()) (panicked any, stack string) {
-	defer func() {
-		if panicked = recover(); panicked != nil {
-			stack = string(debug.Stack())
-		}
-	}()
-	f()
-	return nil, ""
-}
 
 // piece is the number of entries that InPieces visits under one lock.
 const piece = 256
