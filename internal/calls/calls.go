@@ -11,7 +11,6 @@ package calls
 import (
 	"cmp"
 	"context"
-	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -24,7 +23,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Caller owns a call. Its methods run one at a time, on a goroutine that sends batches, and must not block.
+// Caller owns a call. Its methods run one at a time, on a goroutine that sends batches. They must return, and not
+// block: they call functions of the user by usercode.Apart.
 type Caller interface {
 	// Build returns the call just before it is sent, so a request that was cancelled by then is never sent. If ok is
 	// false, nothing is sent, and neither Wanted nor Apply is called.
@@ -87,7 +87,7 @@ type Config struct {
 	// calls with Call.Send.
 	Timeout time.Duration
 
-	// Prepare, if not nil, runs before the calls of a batch are built. It may block for a round trip.
+	// Prepare, if not nil, runs before the calls of a batch are built. It may block for a round trip, and must return.
 	Prepare func()
 
 	// CheckTimeout bounds each of the three steps of a check that follows a failed call; 0 means 250 ms.
@@ -267,6 +267,3 @@ func Failed(err error) *redis.Cmd {
 	cmd.SetErr(err)
 	return cmd
 }
-
-// ErrEnded is the error of calls whose goroutine was ended by a hook of the redis client, with runtime.Goexit.
-var ErrEnded = errors.New("a hook of the redis client has ended its goroutine")

@@ -3,10 +3,10 @@ package calls
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/usercode"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -47,7 +47,11 @@ func (s *Sender) Check(
 		s.Gate.EnterInside()
 		s.Workers.Go(func() {
 			defer s.Gate.Leave()
-			l.runCheck(c, func() error { return s.refresh(key, ask, cause, limit) })
+			var err error
+			usercode.Apart(func() { err = s.refresh(key, ask, cause, limit) }, func(f *usercode.Failure) {
+				err = hookFailed(f)
+			})
+			l.checkEnded(c, err)
 		})
 	}
 	return true
@@ -70,18 +74,6 @@ func (l *line) troubleSince(t time.Time) error {
 		return nil
 	}
 	return l.found
-}
-
-// runCheck runs a check. A hook of the redis client may panic, or end the goroutine.
-func (l *line) runCheck(c *healthCheck, refresh func() error) {
-	err := ErrEnded
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic in a hook of the redis client: %v", p)
-		}
-		l.checkEnded(c, err)
-	}()
-	err = refresh()
 }
 
 func (s *Sender) refresh(key string, ask redisconn.Question, cause error, limit time.Duration) error {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/usercode"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -154,11 +155,8 @@ func (l *line) forgetStalled() {
 }
 
 // fly sends batches until no call is queued or the flight is stalled.
-func (l *line) fly(f *flight) { l.flyWith(f, l.next(f)) }
-
-// flyWith is fly with a first batch.
-func (l *line) flyWith(f *flight, jobs []*Job) {
-	for ; jobs != nil; jobs = l.next(f) {
+func (l *line) fly(f *flight) {
+	for jobs := l.next(f); jobs != nil; jobs = l.next(f) {
 		l.carry(f, jobs)
 	}
 }
@@ -183,24 +181,10 @@ func (l *line) flyOnce(f *flight) {
 
 // next returns the jobs of the next batch, or nil if the flight has ended.
 func (l *line) next(f *flight) []*Job {
-	l.prepare(f)
-	return l.take(f)
-}
-
-// prepare calls Prepare and recovers from panics of redis hooks. If a hook ends the goroutine, another continues the
-// flight.
-func (l *line) prepare(f *flight) {
-	if l.sender.Prepare == nil {
-		return
+	if l.sender.Prepare != nil {
+		l.sender.Prepare()
 	}
-	prepared := false
-	defer func() {
-		if recover() == nil && !prepared {
-			l.sender.Workers.Go(func() { l.flyWith(f, l.take(f)) })
-		}
-	}()
-	l.sender.Prepare()
-	prepared = true
+	return l.take(f)
 }
 
 // take removes the jobs of the next batch from the queue and builds their calls.
@@ -242,20 +226,13 @@ func (l *line) endLocked(f *flight) {
 	l.flights = slices.DeleteFunc(l.flights, func(g *flight) bool { return g == f })
 }
 
-// carry sends a batch and passes on its replies. If a redis hook ends the goroutine, another continues the flight.
+// carry sends a batch and passes on its replies.
 func (l *line) carry(f *flight, jobs []*Job) {
-	sent := false
-	defer func() {
-		if !sent {
-			l.sender.Workers.Go(func() { l.deliverAndFly(f, jobs) })
-		}
-	}()
 	n, lone := len(jobs), jobs[0].call.Values != nil // a job without Values may have several callers
-	l.sendBatch(jobs)
-	sent = true
+	l.sendBatch(f, jobs)
 	near := l.sender.Wheel.Now().Sub(f.sentAt) < time.Duration(n)*perCall
 	due := l.arrived() + uint64(n)
-	l.deliver(f, jobs)
+	deliver(jobs)
 	switch {
 	case n > 1 && !near:
 		l.regather(due)
@@ -264,23 +241,11 @@ func (l *line) carry(f *flight, jobs []*Job) {
 	}
 }
 
-// deliver passes the replies to their jobs. If a Caller ends the goroutine, another continues the flight.
-func (l *line) deliver(f *flight, jobs []*Job) {
-	delivered := 0
-	defer func() {
-		if delivered < len(jobs) {
-			l.sender.Workers.Go(func() { l.deliverAndFly(f, jobs[delivered+1:]) })
-		}
-	}()
+// deliver passes the replies to their jobs.
+func deliver(jobs []*Job) {
 	for _, j := range jobs {
 		j.answered()
-		delivered++
 	}
-}
-
-func (l *line) deliverAndFly(f *flight, jobs []*Job) {
-	l.deliver(f, jobs)
-	l.fly(f)
 }
 
 // regather yields until the callers of a batch have sent their next calls, at most for patience. Without it, on a
@@ -303,25 +268,30 @@ func (l *line) arrived() uint64 {
 	return l.came
 }
 
-// sendBatch sends the calls of jobs. Each job then has a reply, even if a redis hook panics or ends the goroutine.
-func (l *line) sendBatch(jobs []*Job) {
+// sendBatch sends the calls of jobs. Each job then has a reply, even if a hook of the redis client fails. If the hook
+// has ended the goroutine, the flight goes on with the replies on another one.
+func (l *line) sendBatch(f *flight, jobs []*Job) {
 	sentAt := l.sender.Wheel.Now()
-	err := ErrEnded
 	for _, j := range jobs {
 		j.reply.Cmd, j.reply.SentAt = nil, sentAt
 	}
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic in a hook of the redis client: %v", p)
-		}
+	usercode.Here(func() { l.sender.execute(jobs) }, func(failure *usercode.Failure) {
 		for _, j := range jobs {
 			if j.reply.Cmd == nil {
-				j.reply.Cmd = Failed(err)
+				j.reply.Cmd = Failed(hookFailed(failure))
 			}
 		}
-	}()
-	l.sender.execute(jobs)
+		if failure.Exited {
+			l.sender.Workers.Go(func() {
+				deliver(jobs)
+				l.fly(f)
+			})
+		}
+	})
 }
+
+// hookFailed returns the error of what a hook of the redis client has not let through.
+func hookFailed(f *usercode.Failure) error { return fmt.Errorf("a hook of the redis client %w", f) }
 
 // execute sends the calls of jobs, several in one pipeline.
 func (s *Sender) execute(jobs []*Job) {

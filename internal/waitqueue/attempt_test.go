@@ -267,35 +267,6 @@ func TestGroup_Apply(t *testing.T) {
 		})
 	})
 
-	t.Run("the marks count of one that ends its goroutine", func(t *testing.T) {
-		s := &server{free: 1}
-		ends := func(c *waitqueue.Config[string, int]) {
-			asks(c, func(name string, batch []*waiter) (time.Duration, error) {
-				again, err := s.Attempt(name, batch)
-				if len(s.attempts) == 1 {
-					runtime.Goexit()
-				}
-				return again, err
-			})
-		}
-		bubble(t, s, ends, func(t *testing.T, g *waitqueue.Group[string, int]) {
-			s.rtt = time.Second
-			var all []*call
-			for range 3 {
-				all = append(all, start(g, 1))
-			}
-			time.Sleep(time.Second)
-			require.True(t, all[0].ended())
-			require.NoError(t, all[0].err)
-			s.release(2, true)
-			time.Sleep(2 * time.Second)
-			for _, c := range all[1:] {
-				require.True(t, c.ended())
-				require.NoError(t, c.err)
-			}
-		})
-	})
-
 	t.Run("a waiter that Close fails does not read what the attempt may change", func(t *testing.T) {
 		s := &server{}
 		changes := func(c *waitqueue.Config[string, int]) {

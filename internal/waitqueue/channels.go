@@ -9,6 +9,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/joined"
 	"github.com/cogwheel-go/cogwheel/internal/pubsub"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/usercode"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -49,11 +50,14 @@ func NewChannels(rdb redis.UniversalClient, w *wheel.Wheel, choice Sharding) *Ch
 }
 
 // Decide asks the cluster for its kind of channels unless it has answered before. It blocks for one round
-// trip if it asks.
+// trip if it asks. A hook of the client may fail.
 func (c *Channels) Decide() {
-	if c.Decided() {
-		return
+	if !c.Decided() {
+		usercode.Apart(c.ask, func(*usercode.Failure) {})
 	}
+}
+
+func (c *Channels) ask() {
 	switch err := c.cluster.PubSubShardNumSub(context.Background(), "0").Err(); {
 	case err == nil:
 		c.choice.CompareAndSwap(int32(Detect), int32(Sharded))

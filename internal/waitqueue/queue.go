@@ -63,13 +63,9 @@ func (q *queue[K, T]) Wanted() bool {
 
 // Apply implements calls.Caller.
 func (q *queue[K, T]) Apply(r redisconn.Reply) {
-	var again time.Duration
-	var err error
-	defer func() { // also if user code has ended the goroutine
-		q.finishAttempt(again, err)
-		q.run()
-	}()
-	again, err = q.group.cfg.Apply(q.key, q.batch, r)
+	again, err := q.group.cfg.Apply(q.key, q.batch, r)
+	q.finishAttempt(again, err)
+	q.run()
 }
 
 // run advances the queue until an attempt is in flight, or the queue is parked or empty. It does not block.
