@@ -290,6 +290,37 @@ func TestSender_HooksThatMisbehave(t *testing.T) {
 	}
 }
 
+// A hook that ends the goroutine of a user ends the call: it is not repeated, as nobody would learn of what it takes.
+func TestSender_AHookThatEndsTheGoroutineOfTheUser(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Shared(t).Client(t)
+	h, s, key := withHook(t, rdb), newSender(t, rdb), redistest.Name(t)
+	s.Retries = 3
+	var once sync.Once
+	h.set(func() { once.Do(runtime.Goexit) })
+	late := make(chan redisconn.Reply, 1)
+	request := take(key, "id")
+	request.Late = func(r redisconn.Reply) { late <- r }
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.Do(context.WithoutCancel(t.Context()), request)
+		t.Error("Do has returned")
+	}()
+	<-ended
+	select {
+	case r := <-late:
+		require.ErrorContains(t, r.Err(), "a hook of the redis client has ended its goroutine")
+	case <-redistest.Within(t, patience).Done():
+		require.FailNow(t, "nobody learns of the reply")
+	}
+	r, answered := s.Do(t.Context(), take(key, "another"))
+	got, err := r.Integers(2)
+	require.True(t, answered)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, got[0], "nobody has taken it")
+}
+
 // Hooks see the values of the context of a call that travels alone.
 func TestSender_ValuesOfContexts(t *testing.T) {
 	t.Parallel()

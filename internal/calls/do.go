@@ -43,7 +43,7 @@ func (s *Sender) Start(ctx context.Context, r Request) *Pending {
 	case r.Send != nil:
 		s.SendAlone(&p.job, p, r.Key)
 	case ctx.Done() == nil:
-		s.SendHere(&p.job, p, r.Key)
+		s.sendHere(p)
 	default:
 		s.Send(&p.job, p, r.Key)
 	}
@@ -51,6 +51,18 @@ func (s *Sender) Start(ctx context.Context, r Request) *Pending {
 		<-p.done
 	}
 	return p
+}
+
+// sendHere is SendHere for a user who has left if a hook of the redis client ends the goroutine.
+func (s *Sender) sendHere(p *Pending) {
+	returned := false
+	defer func() {
+		if !returned && p.Leave() && p.request.Late != nil {
+			p.request.Late(p.reply)
+		}
+	}()
+	s.SendHere(&p.job, p, p.request.Key)
+	returned = true
 }
 
 // Go sends a call for which nobody waits, once. The reply goes to Late.
