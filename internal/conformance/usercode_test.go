@@ -846,10 +846,12 @@ func redisHooks(u *userCode) {
 				}
 			}
 			again := func() (release releaseFunc) {
+				ctx, err := redistest.Within(u, redistest.SafeLease), error(nil)
 				redistest.Poll(u, func() (ok bool) {
-					release, err = call(redistest.Within(u, redistest.Patience))
-					return err == nil
+					release, err = call(ctx)
+					return err == nil || ctx.Err() != nil
 				})
+				require.NoError(u, err, what)
 				return release
 			}
 			fails(func() error { return second(call(ctx)) })
@@ -858,9 +860,11 @@ func redisHooks(u *userCode) {
 				fails(func() error { return release(ctx) })
 				release = again()
 			}
-			require.NoError(u, release(u.Context()))
+			require.NoError(u, release(u.Context()), what)
 		}
 	}
+	require.Zero(u, l.locks.Stats().Held)
+	require.Zero(u, l.semaphores.Stats().Grants)
 	u.closes(delays.Close)
 }
 

@@ -104,8 +104,9 @@ func (h *Hold) Release(o Owner, free func() error) error {
 		return err
 	}
 	o.Drop()
-	err := free()
-	o.Report(err)
+	var err error
+	defer func() { o.Report(err) }() // also if a hook of the redis client ends the goroutine
+	err = free()
 	return err
 }
 
