@@ -11,10 +11,10 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/client"
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/hold"
-	"github.com/cogwheel-go/cogwheel/internal/joined"
+	"github.com/cogwheel-go/cogwheel/internal/pubsub"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
@@ -89,7 +89,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	c.claims = waitqueue.New(c.wheel, waitqueue.Config[string, *server]{
 		Send: c.send, Build: c.buildClaim, Apply: c.applyClaim,
 		MaxBatch: 1, Poll: cfg.Poll, Workers: c.gate.Workers,
-		Listen: waitqueue.Listen(c.redis.Channels, scripts.DelayChannel),
+		Listen: pubsub.Listen(c.redis.Channels, scripts.DelayChannel),
 	})
 	return c, nil
 }
@@ -122,14 +122,14 @@ func (c *Client) Close(ctx context.Context) error {
 	}
 	defer close(c.closed)
 	c.servers.Close()
-	ctx, cancel := contexts.ToClose(ctx, c.wheel, longestHandler)
+	ctx, cancel := hold.ToClose(ctx, c.wheel, longestHandler)
 	defer cancel()
 	c.cancel(ErrClosed)
 	c.edits.Refuse(ErrClosed)
 	began := c.wheel.Now()
 	err := c.servers.Wait(ctx)
 	if c.unrecorded.Load() {
-		err = joined.Errors(err, errUnrecorded)
+		err = conventions.Join(err, errUnrecorded)
 	}
 	rest := max(0, c.longest.Load()-c.wheel.Now().Sub(began))
 	ctx, giveUp := c.wheel.WithTimeout(ctx, rest+time.Second) // for calls that Redis has not answered

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 )
 
@@ -27,7 +27,7 @@ var (
 // errUnrecorded is the error of a Serve that Redis has not answered after its end.
 var errUnrecorded = fmt.Errorf("ends of attempts were not recorded within a lease: %w", context.DeadlineExceeded)
 
-const argument = invalid.Package("delay")
+const argument = conventions.Package("delay")
 
 // operationError adds the operation and the name of the queue to an error.
 func operationError(operation, name string, err error) error {

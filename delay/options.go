@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/client"
-	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -49,12 +49,12 @@ func (o option) apply(c *config) error { return o(c) }
 // WithWheel sets the wheel that times tasks, renewals and waits. The default is wheel.Default(). The caller must keep
 // it running until Close has returned.
 func WithWheel(w *wheel.Wheel) Option {
-	return option(func(c *config) error { return invalid.Set(argument, "WithWheel", &c.Wheel, w) })
+	return option(func(c *config) error { return conventions.Set(argument, "WithWheel", &c.Wheel, w) })
 }
 
 // WithLogger sets the logger. The default is slog.Default() at the time of New.
 func WithLogger(l *slog.Logger) Option {
-	return option(func(c *config) error { return invalid.Set(argument, "WithLogger", &c.Logger, l) })
+	return option(func(c *config) error { return conventions.Set(argument, "WithLogger", &c.Logger, l) })
 }
 
 // WithHooks sets functions that the Client calls for metrics and traces. By default it calls none.
@@ -77,7 +77,7 @@ func newConfig(opts []Option) (config, error) {
 		Package: argument, Logger: slog.Default(), Poll: DefaultPoll,
 		Endless: "calls to a Redis that hangs would never end",
 	}}
-	err := invalid.Apply(argument, &c, opts, Option.apply)
+	err := conventions.Apply(argument, &c, opts, Option.apply)
 	c.SetDefaultWheel()
 	return c, err
 }

@@ -9,8 +9,7 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/client"
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
-	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
@@ -39,7 +38,7 @@ func (c *Client) Queue(name string, opts ...QueueOption) *Queue {
 		return q
 	}
 	q.tag = scripts.DelayTag(name)
-	if q.err = invalid.Apply(argument, &q.config, opts, QueueOption.applyQueue); q.err == nil {
+	if q.err = conventions.Apply(argument, &q.config, opts, QueueOption.applyQueue); q.err == nil {
 		q.err = c.redis.CheckLease("WithLease", q.config.lease)
 	}
 	return q
@@ -154,7 +153,7 @@ func (q *Queue) edit(ctx context.Context, verb, id, at string, payload []byte, o
 		}
 		return e.done, nil
 	case ctx.Err() != nil && err == ctx.Err(): //nolint:errorlint // only the bare error of the group
-		err = contexts.Error(ctx)
+		err = conventions.Cause(ctx)
 	}
 	if ctx.Err() == nil {
 		q.client.monitor.failed(err)

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
@@ -98,7 +98,7 @@ func (q *Queue) Serve(ctx context.Context, workers int, handle func(context.Cont
 		return ErrClosed
 	}
 	defer c.servers.Leave()
-	ctx, end := context.WithCancel(contexts.EndingWith(ctx, c.ctx))
+	ctx, end := context.WithCancel(conventions.EndingWith(ctx, c.ctx))
 	defer end()
 	s := &server{
 		queue: q, workers: workers, handle: handle, ctx: ctx,

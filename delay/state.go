@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
@@ -198,7 +198,7 @@ func (q *Queue) states(ctx context.Context, ids []string) ([]State, error) {
 		return scripts.DelayState.Call(keysOf(q.name), args...)
 	}})
 	if !answered {
-		return nil, operationError("state", q.name, contexts.Error(ctx))
+		return nil, operationError("state", q.name, conventions.Cause(ctx))
 	}
 	states, err := readStates(&r, ids)
 	if err != nil {

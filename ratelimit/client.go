@@ -13,7 +13,7 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/client"
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/usercode"
@@ -181,7 +181,7 @@ func inside[T any](
 	c := s.client
 	defer s.release()
 	if err = ctx.Err(); err != nil {
-		err = contexts.Error(ctx)
+		err = conventions.Cause(ctx)
 	} else {
 		err = c.enter()
 	}
@@ -206,7 +206,7 @@ func inside[T any](
 	})
 	switch {
 	case !answered:
-		return value, s.operationError(operation, contexts.Error(ctx))
+		return value, s.operationError(operation, conventions.Cause(ctx))
 	case r.Err() != nil: // f panicked
 		return value, s.operationError(operation, r.Err())
 	}

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 )
 
 // allow asks for n permits without waiting for them. n = 0 is always granted.
@@ -27,7 +27,7 @@ func (s *keyState) peek(ctx context.Context) (Result, error) {
 // decide asks for n permits without waiting for them; n = 0 only looks.
 func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
 	if ctx.Err() != nil {
-		return Result{}, contexts.Error(ctx)
+		return Result{}, conventions.Cause(ctx)
 	}
 	if s.client.gate.Closed() {
 		return Result{}, ErrClosed
@@ -62,7 +62,7 @@ func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
 	select {
 	case <-c.done:
 	default:
-		waits := contexts.Now()
+		waits := conventions.Now()
 		select {
 		case <-c.done:
 		case <-ctx.Done():
@@ -102,7 +102,7 @@ func (s *keyState) decideAlone(ctx context.Context, n int64) (Result, error) {
 func (s *keyState) decideToSettle(ctx context.Context, n int64) (Result, []span, error) {
 	for {
 		if ctx.Err() != nil {
-			return Result{}, nil, contexts.Error(ctx)
+			return Result{}, nil, conventions.Cause(ctx)
 		}
 		if s.client.gate.Closed() {
 			return Result{}, nil, ErrClosed
@@ -145,7 +145,7 @@ func (s *keyState) decideByPolicy(n int64, err error) (Result, []span, error) {
 
 // decideInRedis sends a script for one request for n permits, which no other request shares.
 func (s *keyState) decideInRedis(ctx context.Context, a ask, n int64) (Result, []span, error) {
-	began := contexts.Now()
+	began := conventions.Now()
 	c := &call{n: n}
 	a.calls = []*call{c}
 	a.addRun(n, 1)
@@ -163,7 +163,7 @@ func (s *keyState) decideInRedis(ctx context.Context, a ask, n int64) (Result, [
 // it matches ErrUnavailable.
 func (s *keyState) outage(ctx context.Context, err error, began time.Time) error {
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil && s.client.ranOut(ctx, began) {
-		return unavailable(contexts.Error(ctx))
+		return unavailable(conventions.Cause(ctx))
 	}
 	return err
 }
@@ -187,23 +187,23 @@ func (s *keyState) abandon(c *call) bool {
 const leastWait = 10 * time.Millisecond
 
 // ranOut reports whether ctx has ended by its deadline, and gave Redis leastWait since began, a time of
-// contexts.Now. It compares the deadline itself, not the time at which this goroutine ran again: if that is much
+// conventions.Now. It compares the deadline itself, not the time at which this goroutine ran again: if that is much
 // later, the process was paused, which is no outage of Redis.
 func (c *Client) ranOut(ctx context.Context, began time.Time) bool {
-	if !errors.Is(contexts.Error(ctx), context.DeadlineExceeded) {
+	if !errors.Is(conventions.Cause(ctx), context.DeadlineExceeded) {
 		return false
 	}
 	end, ok := ctx.Deadline()
 	if !ok {
-		end = contexts.Now()
+		end = conventions.Now()
 	}
-	return end.Sub(began) >= leastWait && contexts.Now().Sub(end) < max(c.timeout/2, leastWait)
+	return end.Sub(began) >= leastWait && conventions.Now().Sub(end) < max(c.timeout/2, leastWait)
 }
 
 // gaveUp decides for a caller whose context has ended. If its deadline came while Redis did not answer, the
 // policy decides.
 func (s *keyState) gaveUp(ctx context.Context, n int64, began time.Time) (Result, error) {
-	err := contexts.Error(ctx)
+	err := conventions.Cause(ctx)
 	if !s.client.ranOut(ctx, began) {
 		return Result{}, err
 	}

@@ -7,8 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
-	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 )
 
@@ -46,7 +45,7 @@ var (
 	ErrClosed = errors.New("ratelimit: client closed")
 )
 
-const argument = invalid.Package("ratelimit")
+const argument = conventions.Package("ratelimit")
 
 // callError names the operation and the limiter of a call that failed.
 func callError(operation, key string, err error) error {
@@ -89,7 +88,7 @@ func explain(ctx context.Context, err error) error {
 	}
 	switch redisconn.Classify(ctx, err) {
 	case redisconn.ContextEnded:
-		return contexts.Error(ctx)
+		return conventions.Cause(ctx)
 	case redisconn.Unavailable:
 		return unavailable(err)
 	case redisconn.Misconfigured, redisconn.LoginRefused:

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -438,7 +438,7 @@ func (j *job) wait(ctx context.Context) error {
 	case <-j.done:
 	case <-ctx.Done():
 		if j.leave() {
-			return contexts.Error(ctx)
+			return conventions.Cause(ctx)
 		}
 	}
 	return j.err

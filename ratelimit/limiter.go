@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 )
 
 // Limiter limits each of any number of keys, such as users or addresses, by one limit that is set in the code.
@@ -34,7 +34,7 @@ type Limiter struct {
 func (c *Client) Limiter(prefix string, limit Limit, opts ...LimiterOption) *Limiter {
 	k := &Limiter{client: c, prefix: prefix}
 	var cfg limiterConfig
-	k.err = invalid.Apply(argument, &cfg, opts, LimiterOption.applyLimiter)
+	k.err = conventions.Apply(argument, &cfg, opts, LimiterOption.applyLimiter)
 	k.options, k.shadow, k.debt = cfg.limiterOptions, cfg.shadow, cfg.debt
 	if prefix == "" || strings.ContainsAny(prefix, "{}") || len(prefix) > 1024 {
 		k.check(argument.Error("prefix", fmt.Sprintf("%.64q", prefix), "must be 1 to 1024 bytes without braces"))

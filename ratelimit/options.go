@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/client"
-	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -34,13 +34,13 @@ const defaultTimeout = 250 * time.Millisecond
 // must keep it running until Close has returned: when it is stopped, waits return an error that matches
 // wheel.ErrStopped. Other calls keep their timeouts, but ask Redis each time, even while it is down.
 func WithWheel(w *wheel.Wheel) Option {
-	return optionFunc(func(c *config) error { return invalid.Set(argument, "WithWheel", &c.Wheel, w) })
+	return optionFunc(func(c *config) error { return conventions.Set(argument, "WithWheel", &c.Wheel, w) })
 }
 
 // WithLogger sets the logger that reports outages of Redis, panics, and the warning of New. The default is
 // slog.Default() at the time of New.
 func WithLogger(l *slog.Logger) Option {
-	return optionFunc(func(c *config) error { return invalid.Set(argument, "WithLogger", &c.Logger, l) })
+	return optionFunc(func(c *config) error { return conventions.Set(argument, "WithLogger", &c.Logger, l) })
 }
 
 // WithHooks sets functions that the Client calls for decisions, and when Redis goes down and comes back. By
@@ -256,7 +256,7 @@ func newConfig(opts []Option) (config, error) {
 		},
 		failures: 3, probe: defaultProbe, timeout: defaultTimeout,
 	}
-	err := invalid.Apply(argument, &c, opts, Option.apply)
+	err := conventions.Apply(argument, &c, opts, Option.apply)
 	c.SetDefaultWheel()
 	return c, err
 }

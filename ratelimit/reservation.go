@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 )
 
@@ -203,7 +203,7 @@ func (r *Reservation) lock(ctx context.Context) error {
 	case <-limit.Done():
 	}
 	if ctx.Err() != nil {
-		return contexts.Error(ctx)
+		return conventions.Cause(ctx)
 	}
 	return unavailable(errTimeout)
 }
@@ -282,7 +282,7 @@ func (r *Reservation) overdue(ctx context.Context, began time.Duration) error {
 	c := r.made.client
 	switch {
 	case ctx.Err() != nil:
-		return contexts.Error(ctx)
+		return conventions.Cause(ctx)
 	case c.now()-began >= c.timeout:
 		return unavailable(errTimeout)
 	}
@@ -404,7 +404,7 @@ func (s *keyState) reserve(ctx context.Context, of subject, debt int64) (*Reserv
 
 func (s *keyState) reserveWithin(ctx context.Context, n, debt int64) (*Reservation, error) {
 	if ctx.Err() != nil {
-		return nil, contexts.Error(ctx)
+		return nil, conventions.Cause(ctx)
 	}
 	if err := s.client.enter(); err != nil {
 		return nil, err
@@ -415,7 +415,7 @@ func (s *keyState) reserveWithin(ctx context.Context, n, debt int64) (*Reservati
 	}
 	ahead := maxReserve
 	if deadline, ok := ctx.Deadline(); ok {
-		ahead = max(0, min(ahead, deadline.Sub(contexts.Now())))
+		ahead = max(0, min(ahead, deadline.Sub(conventions.Now())))
 	}
 	found, err := s.reserveInRedis(ctx, n, ahead)
 	if err != nil {

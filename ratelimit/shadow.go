@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/cogwheel-go/cogwheel"
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 )
 
 // WithShadow acts here, between the decisions and the callers. What decides does not know of it.
@@ -18,7 +18,7 @@ func passes(ctx context.Context, err error) bool {
 	case errors.Is(err, ErrClosed), errors.Is(err, cogwheel.ErrInvalid):
 		return false
 	}
-	return errors.Is(err, ErrUnavailable) || !contexts.Caused(ctx, err)
+	return errors.Is(err, ErrUnavailable) || !conventions.Caused(ctx, err)
 }
 
 // passed returns the result of a call under WithShadow for the limit's decision on n permits.

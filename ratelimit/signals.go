@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel"
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/histogram"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -145,7 +145,7 @@ func (c *Client) count(ctx context.Context, of subject, r *Result, err error) {
 	case errors.Is(err, ErrUnavailable):
 		counts.degraded.Add(1)
 		counts.failed.Add(1)
-	case errors.Is(err, ErrWouldExceedDeadline), contexts.Caused(ctx, err):
+	case errors.Is(err, ErrWouldExceedDeadline), conventions.Caused(ctx, err):
 		counts.cancelled.Add(1)
 	default:
 		counts.failed.Add(1)

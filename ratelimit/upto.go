@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 )
 
 // upTo asks for as many of n permits as are available.
@@ -18,7 +18,7 @@ func (s *keyState) upTo(ctx context.Context, n int64) (Result, error) {
 
 func (s *keyState) grantUpTo(ctx context.Context, n int64) (Result, error) {
 	if ctx.Err() != nil {
-		return Result{}, contexts.Error(ctx)
+		return Result{}, conventions.Cause(ctx)
 	}
 	if s.client.gate.Closed() {
 		return Result{}, ErrClosed
@@ -26,7 +26,7 @@ func (s *keyState) grantUpTo(ctx context.Context, n int64) (Result, error) {
 	if r, ok := s.upToFromMemory(); ok {
 		return r, nil
 	}
-	began := contexts.Now()
+	began := conventions.Now()
 	j, err := s.ask(ctx, s.partly(n), false)
 	if err == nil {
 		return s.partOf(j), nil

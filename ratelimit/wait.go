@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 )
 
@@ -45,7 +45,7 @@ func (s *keyState) waitInLine(ctx context.Context, w *waiter, j *job, done <-cha
 	case <-ctx.Done():
 	}
 	if s.leave(w) {
-		return contexts.Error(ctx)
+		return conventions.Cause(ctx)
 	}
 	return <-done // it ended at the same time
 }
@@ -76,7 +76,7 @@ func (s *keyState) waitFunc(ctx context.Context, of subject, f func(error), then
 	}
 	stop = context.AfterFunc(ctx, func() {
 		if s.leave(w) {
-			over(contexts.Error(ctx))
+			over(conventions.Cause(ctx))
 		}
 	})
 	close(stopped)
@@ -100,7 +100,7 @@ func (s *keyState) join(ctx context.Context, of subject, end func(error)) (w *wa
 		}
 	}()
 	if ctx.Err() != nil {
-		return nil, nil, contexts.Error(ctx)
+		return nil, nil, conventions.Cause(ctx)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +116,7 @@ func (s *keyState) join(ctx context.Context, of subject, end func(error)) (w *wa
 		end(err)
 	}}
 	if deadline, ok := ctx.Deadline(); ok {
-		w.deadline = now + deadline.Sub(contexts.Now())
+		w.deadline = now + deadline.Sub(conventions.Now())
 	}
 	if s.line == nil {
 		s.line = newLine(s.algorithm)

@@ -16,7 +16,6 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
 	"github.com/cogwheel-go/cogwheel/internal/client"
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/hold"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
@@ -152,7 +151,7 @@ func (c *Client) Close(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")
 	}
-	ctx, cancel := contexts.ToClose(ctx, c.wheel, c.longest.Load())
+	ctx, cancel := hold.ToClose(ctx, c.wheel, c.longest.Load())
 	defer cancel()
 	if !c.gate.Close() {
 		return c.gate.Wait(ctx)

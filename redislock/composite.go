@@ -9,9 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
-	"github.com/cogwheel-go/cogwheel/internal/joined"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -21,7 +20,7 @@ import (
 type composite struct {
 	identity
 	lock   Lock // for its caller
-	end    contexts.End
+	end    conventions.End
 	need   int
 	gate   *gate.Gate        // of the Quorum whose Close ends it; nil if only the parts are reported
 	onLost func(part, error) // called with each part that is lost while the composite is held; nil: none
@@ -261,7 +260,7 @@ func each(parts []part, need int, f func(part) error) error {
 			return nil
 		}
 	}
-	return joined.Errors(errs...)
+	return conventions.Join(errs...)
 }
 
 // unlockPart unlocks one part.

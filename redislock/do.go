@@ -4,7 +4,7 @@ import (
 	"context"
 	"log/slog"
 
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/hold"
 )
@@ -39,7 +39,7 @@ func admit(ctx context.Context, g *gate.Gate, name string, refused error) error 
 	case ctx == nil:
 		return argument.Nil("context")
 	case ctx.Err() != nil:
-		return operationError("lock", name, contexts.Error(ctx))
+		return operationError("lock", name, conventions.Cause(ctx))
 	case !g.Enter():
 		return operationError("lock", name, ErrClosed)
 	}

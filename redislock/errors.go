@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
@@ -105,7 +105,7 @@ type meanwhile struct{ *LockedError }
 func (e meanwhile) Error() string { return e.byWhom() + e.forHowLong() }
 func (e meanwhile) Unwrap() error { return e.LockedError }
 
-const argument = invalid.Package("redislock")
+const argument = conventions.Package("redislock")
 
 // errMinHold refuses the option for the kinds whose release does not keep the key.
 var errMinHold = argument.Error("option", "WithMinHold", "only a lock of Client.Mutex has a minimum hold")

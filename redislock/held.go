@@ -8,7 +8,7 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/hold"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
@@ -67,7 +67,7 @@ func (h *held) extend(ctx context.Context, d time.Duration) error {
 			return h.kind().renew.Call(h.kind().keysToRenew(h.name(), h.id), h.id, redisconn.Millis(d))
 		}})
 		if !answered {
-			return false, r.SentAt, operationError("extend", h.name(), contexts.Error(ctx))
+			return false, r.SentAt, operationError("extend", h.name(), conventions.Cause(ctx))
 		}
 		is, err := r.Flags(1)
 		if err != nil {
@@ -92,7 +92,7 @@ func (h *held) release(ctx context.Context) error {
 	began := h.client().wheel.Now()
 	r, answered := h.sendRelease(ctx)
 	if !answered {
-		return unconfirmed(h.name(), contexts.Error(ctx))
+		return unconfirmed(h.name(), conventions.Cause(ctx))
 	}
 	released, err := r.Flag()
 	switch {

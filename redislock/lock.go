@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/hold"
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
@@ -16,7 +16,7 @@ type Lock struct{ body body }
 // body is what a Lock stands for: a lock in Redis (*held), one of the entries of an Owner on that (*entry), or several
 // locks that count as one (*composite).
 type body interface {
-	contexts.Hold
+	conventions.Hold
 	handle() *Lock // for its caller
 	known() *identity
 	extend(ctx context.Context, d time.Duration) error
@@ -51,10 +51,10 @@ type identity struct {
 }
 
 // notHeld stands for a nil or zero Lock.
-var notHeld = contexts.Ended(ErrNotHeld)
+var notHeld = conventions.Ended(ErrNotHeld)
 
 // hold returns what its holder asks.
-func (l *Lock) hold() contexts.Hold {
+func (l *Lock) hold() conventions.Hold {
 	if !l.valid() {
 		return notHeld
 	}
@@ -124,7 +124,7 @@ func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
 	case d < renewal.MinTTL || d > renewal.MaxTTL:
 		return argument.Error("Extend", d, "must be 1ms to 8760h")
 	case ctx.Err() != nil:
-		return operationError("extend", l.Name(), contexts.Error(ctx))
+		return operationError("extend", l.Name(), conventions.Cause(ctx))
 	}
 	return named("extend", l.Name(), l.body.extend(ctx, d))
 }

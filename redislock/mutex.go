@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 )
 
 // Mutex is the lock of one name. It has no state of its own: all Mutex values of one name, in any process, are
@@ -162,7 +162,7 @@ func (m *Mutex) finish(ctx context.Context, a *acquisition, err error) (part, er
 	case !errors.Is(err, ErrLocked):
 		if ctx.Err() != nil {
 			if errors.Is(err, ctx.Err()) {
-				err = contexts.Error(ctx)
+				err = conventions.Cause(ctx)
 			}
 			err = waitEnded(err, a.refusal.Load())
 		}

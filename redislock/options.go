@@ -8,7 +8,7 @@ import (
 	"unique"
 
 	"github.com/cogwheel-go/cogwheel/internal/client"
-	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/renewal"
@@ -73,13 +73,13 @@ func (o lockOption) applyLock(c *lockConfig) error { return o(c) }
 // stopped, locks are lost with an error that matches renewal.ErrUnwatched too, and waiting calls return an
 // error that matches wheel.ErrStopped.
 func WithWheel(w *wheel.Wheel) Option {
-	return option(func(c *config) error { return invalid.Set(argument, "WithWheel", &c.Wheel, w) })
+	return option(func(c *config) error { return conventions.Set(argument, "WithWheel", &c.Wheel, w) })
 }
 
 // WithLogger sets the logger that reports lost locks, failed renewals and failed releases. The default is
 // slog.Default() at the time of New.
 func WithLogger(l *slog.Logger) Option {
-	return option(func(c *config) error { return invalid.Set(argument, "WithLogger", &c.Logger, l) })
+	return option(func(c *config) error { return conventions.Set(argument, "WithLogger", &c.Logger, l) })
 }
 
 // WithHooks sets functions that the Client calls when something happens to a lock. By default it calls none.
@@ -294,7 +294,7 @@ func newConfig(opts []Option) (config, error) {
 		Package: argument, Logger: slog.Default(), Poll: DefaultPoll,
 		Endless: "calls to a Redis that hangs would never end",
 	}}
-	err := invalid.Apply(argument, &c, opts, Option.apply)
+	err := conventions.Apply(argument, &c, opts, Option.apply)
 	c.SetDefaultWheel()
 	return c, err
 }
@@ -319,7 +319,7 @@ func (c *Client) lockConfig(opts []LockOption) (*sharedConfig, error) {
 		return c.defaults, c.redis.CheckLease("WithLease", c.defaults.lease)
 	}
 	made := c.defaults.lockConfig
-	if err := invalid.Apply(argument, &made, opts, LockOption.applyLock); err != nil {
+	if err := conventions.Apply(argument, &made, opts, LockOption.applyLock); err != nil {
 		return nil, err
 	}
 	if err := c.redis.CheckLease("WithLease", made.lease); err != nil {

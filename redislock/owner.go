@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -150,8 +150,8 @@ func (s *shared) entries() int {
 // entry is one Lock of an Owner on a hold. It ends when that Lock is unlocked, or with the hold. It implements part.
 type entry struct {
 	shared   *shared
-	lock     Lock         // for its caller
-	end      contexts.End // when the Lock is unlocked, and after done is called also with the hold
+	lock     Lock            // for its caller
+	end      conventions.End // when the Lock is unlocked, and after done is called also with the hold
 	unlocked atomic.Bool
 	follow   sync.Once
 }

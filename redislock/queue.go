@@ -5,6 +5,7 @@ import (
 	"time"
 	"unique"
 
+	"github.com/cogwheel-go/cogwheel/internal/pubsub"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
 
@@ -57,7 +58,7 @@ func (c *Client) newQueues() *waitqueue.Group[queueKey, *acquisition] {
 		MaxBatch: 1 << 20, // all: the head asks, and the reply is for all
 		Poll:     c.poll,
 		Workers:  c.gate.Workers,
-		Listen:   waitqueue.Listen(c.redis.Channels, queueKey.channel),
+		Listen:   pubsub.Listen(c.redis.Channels, queueKey.channel),
 		GiveBack: func(_ queueKey, granted []*acquisition) {
 			for _, a := range granted {
 				a.held.discard()

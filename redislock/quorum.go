@@ -13,13 +13,14 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
-	"github.com/cogwheel-go/cogwheel/internal/joined"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
+	"github.com/cogwheel-go/cogwheel/internal/hold"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
+	"github.com/cogwheel-go/cogwheel/internal/pubsub"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
@@ -106,7 +107,7 @@ func NewQuorum(rdbs []redis.UniversalClient, opts ...Option) (*Quorum, error) {
 	}
 	if err != nil {
 		for _, c := range q.servers {
-			err = joined.Errors(err, c.Close(context.Background()))
+			err = conventions.Join(err, c.Close(context.Background()))
 		}
 		return nil, err
 	}
@@ -130,7 +131,7 @@ func (q *Quorum) Close(ctx context.Context) error {
 	for _, c := range q.servers {
 		longest = max(longest, c.longest.Load())
 	}
-	ctx, cancel := contexts.ToClose(ctx, q.wheel, longest)
+	ctx, cancel := hold.ToClose(ctx, q.wheel, longest)
 	defer cancel()
 	if !q.gate.Close() {
 		return q.gate.Wait(ctx)
@@ -143,7 +144,7 @@ func (q *Quorum) Close(ctx context.Context) error {
 		closing.Go(func() { errs[i] = c.Close(ctx) })
 	}
 	closing.Wait()
-	return joined.Errors(errs...)
+	return conventions.Join(errs...)
 }
 
 // endAll ends the held locks. The Close of each server's Client releases their parts.
@@ -309,7 +310,7 @@ func (m *QuorumMutex) finish(ctx context.Context, a *quorumAcquisition, err erro
 	case errors.Is(err, ErrClosed):
 		err = ErrClosed
 	case ctx.Err() != nil:
-		err = operationError("lock", m.name, waitEnded(contexts.Error(ctx), a.refusal.Load()))
+		err = operationError("lock", m.name, waitEnded(conventions.Cause(ctx), a.refusal.Load()))
 	case !errors.Is(err, ErrLocked):
 		err = operationError("lock", m.name, err)
 	}
@@ -321,7 +322,7 @@ func (m *QuorumMutex) finish(ctx context.Context, a *quorumAcquisition, err erro
 func (q *Quorum) listen(key queueKey, kick func()) (stop func()) {
 	stops := make([]func(), len(q.servers))
 	for i, c := range q.servers {
-		stops[i] = waitqueue.Listen(c.redis.Channels, queueKey.channel)(key, kick)
+		stops[i] = pubsub.Listen(c.redis.Channels, queueKey.channel)(key, kick)
 	}
 	return func() {
 		for _, stop := range stops {
@@ -437,7 +438,7 @@ func (a *quorumAcquisition) decided(round *quorumRound) error {
 
 // noQuorum returns the error of a round in which too few servers answered.
 func noQuorum(errs []error) error {
-	err := joined.Errors(errs...)
+	err := conventions.Join(errs...)
 	if errors.Is(err, ErrClosed) {
 		return ErrClosed
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
@@ -188,7 +188,7 @@ func (rw *RWMutex) downgrade(ctx context.Context, l *Lock, a *acquisition) error
 	case errors.Is(err, ErrLost):
 		return err
 	case !answered:
-		return operationError("downgrade", m.name, contexts.Error(ctx))
+		return operationError("downgrade", m.name, conventions.Cause(ctx))
 	case err != nil:
 		return operationError("downgrade", m.name, err)
 	}

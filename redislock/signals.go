@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/histogram"
 	"github.com/cogwheel-go/cogwheel/internal/signals"
@@ -145,7 +145,7 @@ func (m *monitor) failed(ctx context.Context, k *kind, name string, took time.Du
 	switch {
 	case errors.Is(err, ErrLocked):
 		m.stats.Refused++
-	case contexts.Caused(ctx, err):
+	case conventions.Caused(ctx, err):
 		m.stats.Cancelled++
 	default:
 		m.keepErrorLocked(err)

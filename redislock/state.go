@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
@@ -131,7 +131,7 @@ func (m *Mutex) ForceUnlockHolder(ctx context.Context, id string) (bool, error) 
 		}
 		r, answered := m.do(ctx, func() scripts.Call { return m.kind.release(&request{mutex: m, id: id}) })
 		if !answered {
-			return result{false, contexts.Error(ctx)}
+			return result{false, conventions.Cause(ctx)}
 		}
 		freed, err := r.Flag()
 		freed = freed || err == nil && r.Ambiguous
@@ -164,7 +164,7 @@ func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 				return call
 			})
 			if !answered {
-				return result{false, contexts.Error(ctx)}
+				return result{false, conventions.Cause(ctx)}
 			}
 			freed, ids, part, err := readForced(&r, marked)
 			if part == "" {
@@ -243,7 +243,7 @@ func (m *Mutex) admin(ctx context.Context, operation string, f func() result) (b
 	defer c.gate.Leave()
 	r, answered := gate.Await(&c.gate, ctx.Done(), f)
 	if !answered {
-		return false, operationError(operation, m.name, contexts.Error(ctx))
+		return false, operationError(operation, m.name, conventions.Cause(ctx))
 	}
 	if r.err != nil {
 		return false, operationError(operation, m.name, r.err)

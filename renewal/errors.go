@@ -8,7 +8,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 )
 
 var (
@@ -63,7 +63,7 @@ func (e *LostError) Unwrap() []error {
 	return errs
 }
 
-const argument = invalid.Package("renewal")
+const argument = conventions.Package("renewal")
 
 // quote returns a key in the form of messages: in quotes, and shortened if it is long.
 func quote(key string) string {

@@ -8,8 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
-	"github.com/cogwheel-go/cogwheel/internal/joined"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/usercode"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
@@ -47,7 +46,7 @@ type Lease struct {
 	renewAt time.Duration // next renewal, counted from sentAt
 	failure error         // the last failure of the backend, unless a renewal has succeeded since
 	timer   wheel.Timer
-	end     contexts.End // comes with the last phase; it has a lock of its own
+	end     conventions.End // comes with the last phase; it has a lock of its own
 }
 
 // Key returns the Key of the Spec.
@@ -161,7 +160,7 @@ func (l *Lease) loseLocked(cause error) (loss error) {
 	}
 	loss = cause
 	if !errors.Is(cause, ErrClosed) {
-		loss = l.lostErrorLocked(joined.Errors(cause, l.failure))
+		loss = l.lostErrorLocked(conventions.Join(cause, l.failure))
 	}
 	l.endLocked(loss)
 	return loss
@@ -242,7 +241,7 @@ func (l *Lease) start() error {
 // tick is the callback of the wheel entry. After the stop of the wheel nothing could announce the end of the lease.
 func (l *Lease) tick(stopped error) {
 	if stopped != nil {
-		l.lose(joined.Errors(ErrUnwatched, stopped))
+		l.lose(conventions.Join(ErrUnwatched, stopped))
 		return
 	}
 	l.mu.Lock()
@@ -268,7 +267,7 @@ func (l *Lease) tickLocked(now time.Time) (due bool, loss error) {
 		l.phase = queued
 	}
 	if err := l.armLocked(now); err != nil {
-		return false, l.loseLocked(joined.Errors(ErrUnwatched, err))
+		return false, l.loseLocked(conventions.Join(ErrUnwatched, err))
 	}
 	return due, nil
 }

@@ -3,7 +3,7 @@ package renewal
 import (
 	"log/slog"
 
-	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 )
 
 // Option configures New. If an option is given twice, the last one counts. A nil option, or one with a nil
@@ -22,7 +22,7 @@ func (o option) apply(c *config) error { return o(c) }
 // WithLogger sets the logger that reports losses and failing backends. The default is slog.Default() at the
 // time of New.
 func WithLogger(l *slog.Logger) Option {
-	return option(func(c *config) error { return invalid.Set(argument, "WithLogger", &c.logger, l) })
+	return option(func(c *config) error { return conventions.Set(argument, "WithLogger", &c.logger, l) })
 }
 
 // WithHooks sets functions that the Renewer calls when something happens to a lease. By default it calls none.
@@ -35,6 +35,6 @@ func WithHooks(h Hooks) Option {
 
 func newConfig(opts []Option) (config, error) {
 	c := config{logger: slog.Default()}
-	err := invalid.Apply(argument, &c, opts, Option.apply)
+	err := conventions.Apply(argument, &c, opts, Option.apply)
 	return c, err
 }

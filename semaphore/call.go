@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
@@ -20,7 +20,7 @@ func (c *Client) begin(ctx context.Context, operation, name string) error {
 	case ctx == nil:
 		return argument.Nil("context")
 	case ctx.Err() != nil:
-		return operationError(operation, name, contexts.Error(ctx))
+		return operationError(operation, name, conventions.Cause(ctx))
 	case !c.gate.Enter():
 		return operationError(operation, name, ErrClosed)
 	}
@@ -43,7 +43,7 @@ func (c *Client) do(ctx context.Context, operation string, request calls.Request
 	defer c.gate.Leave()
 	r, answered := c.redis.Sender.Do(ctx, request)
 	if !answered {
-		return r, operationError(operation, name, contexts.Error(ctx))
+		return r, operationError(operation, name, conventions.Cause(ctx))
 	}
 	if err := r.Err(); err != nil {
 		return r, operationError(operation, name, err)
@@ -99,7 +99,7 @@ func acquireFunc[T, R any](
 // error of a request that does not wait. Other errors have both already.
 func acquireError(ctx context.Context, name string, err error) error {
 	if err != nil && err == ctx.Err() { //nolint:errorlint // only the bare error of the queue
-		return operationError("acquire", name, contexts.Error(ctx))
+		return operationError("acquire", name, conventions.Cause(ctx))
 	}
 	if err == ErrClosed { //nolint:errorlint // only the bare error of the queue
 		return operationError("acquire", name, err)

@@ -18,9 +18,9 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
 	"github.com/cogwheel-go/cogwheel/internal/client"
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/hold"
+	"github.com/cogwheel-go/cogwheel/internal/pubsub"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
@@ -123,7 +123,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 }
 
 func (c *Client) makeQueues() {
-	listen := waitqueue.Listen(c.redis.Channels, scripts.SemChannel)
+	listen := pubsub.Listen(c.redis.Channels, scripts.SemChannel)
 	c.counting = waitqueue.New(c.wheel, waitqueue.Config[string, acquisition]{
 		Send: c.send, Build: c.buildCounting, Apply: c.applyCounting,
 		MaxBatch: maxBatch, Poll: c.poll, Listen: listen, Workers: c.gate.Workers,
@@ -145,7 +145,7 @@ func (c *Client) makeQueues() {
 	c.fair = waitqueue.New(c.wheel, waitqueue.Config[string, *acquireRequest]{
 		Send: c.send, Build: c.buildFair, Apply: c.applyFair,
 		MaxBatch: maxFairBatch, Poll: c.poll, Eager: true, Carry: true, Workers: c.gate.Workers,
-		Listen: waitqueue.Listen(c.redis.Channels, c.fairChannel),
+		Listen: pubsub.Listen(c.redis.Channels, c.fairChannel),
 	})
 	c.fairReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *releaseRequest]{
 		Send: c.send, Build: c.buildFairReleases, Apply: c.applyFairReleases,
@@ -198,7 +198,7 @@ func (c *Client) Close(ctx context.Context) error {
 		return c.awaitClosed(ctx)
 	}
 	defer close(c.closed)
-	ctx, cancel := contexts.ToClose(ctx, c.wheel, c.patience())
+	ctx, cancel := hold.ToClose(ctx, c.wheel, c.patience())
 	defer cancel()
 	c.counting.Refuse(ErrClosed)
 	c.plain.Refuse(ErrClosed)

@@ -3,7 +3,7 @@ package semaphore
 import (
 	"errors"
 
-	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 )
 
@@ -47,7 +47,7 @@ var (
 	ErrWrongKind = errors.New("semaphore: the key holds something else")
 )
 
-const argument = invalid.Package("semaphore")
+const argument = conventions.Package("semaphore")
 
 // named adds the operation and the name of the semaphore to ErrNotHeld or ErrClosed alone. Other errors have both.
 func named(operation, name string, err error) error {

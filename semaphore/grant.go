@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/hold"
 )
 
@@ -16,10 +16,10 @@ import (
 type Grant struct{ held held }
 
 // notHeld stands for a nil or zero Grant.
-var notHeld = contexts.Ended(ErrNotHeld)
+var notHeld = conventions.Ended(ErrNotHeld)
 
 // hold returns what its holder asks.
-func (g *Grant) hold() contexts.Hold {
+func (g *Grant) hold() conventions.Hold {
 	switch {
 	case g.isZero():
 		return notHeld

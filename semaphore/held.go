@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/hold"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
@@ -28,7 +28,7 @@ type held struct {
 	reported hold.Reported // to the Stats and the Hooks
 	fair     bool
 
-	unlimited *contexts.End // of a grant of no permits, which has no lease; else nil
+	unlimited *conventions.End // of a grant of no permits, which has no lease; else nil
 }
 
 // start starts the lease of permits that Redis granted. Their request was sent at sentAt or later.

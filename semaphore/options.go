@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/client"
-	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -64,13 +64,13 @@ func (o semaphoreOption) applySemaphore(c *semaphoreConfig) error { return o(c) 
 // caller must keep it running until Close has returned: when it is stopped, grants are lost with an error
 // that matches renewal.ErrUnwatched too, and waiting calls return an error that matches wheel.ErrStopped.
 func WithWheel(w *wheel.Wheel) Option {
-	return option(func(c *config) error { return invalid.Set(argument, "WithWheel", &c.Wheel, w) })
+	return option(func(c *config) error { return conventions.Set(argument, "WithWheel", &c.Wheel, w) })
 }
 
 // WithLogger sets the logger that reports lost permits, failed renewals and failed releases. The default is
 // slog.Default() at the time of New.
 func WithLogger(l *slog.Logger) Option {
-	return option(func(c *config) error { return invalid.Set(argument, "WithLogger", &c.Logger, l) })
+	return option(func(c *config) error { return conventions.Set(argument, "WithLogger", &c.Logger, l) })
 }
 
 // WithHooks sets functions that the Client calls when something happens to permits. By default it calls none.
@@ -195,7 +195,7 @@ func newConfig(opts []Option) (config, error) {
 		Package: argument, Logger: slog.Default(), Poll: DefaultPoll,
 		Endless: "calls would not end while Redis hangs",
 	}}
-	err := invalid.Apply(argument, &c, opts, Option.apply)
+	err := conventions.Apply(argument, &c, opts, Option.apply)
 	if least := fairLiveness(c.Poll); err == nil && c.idle != 0 && c.idle < least {
 		reason := fmt.Sprintf("must be %v (three polls and a second) to 8760h", least)
 		err = argument.Error("WithIdleExpiry", c.idle, reason)
@@ -205,13 +205,13 @@ func newConfig(opts []Option) (config, error) {
 }
 
 func newCountingConfig(opts []CountingOption) (c countingConfig, err error) {
-	err = invalid.Apply(argument, &c, opts, CountingOption.applyCounting)
+	err = conventions.Apply(argument, &c, opts, CountingOption.applyCounting)
 	return c, err
 }
 
 func newSemaphoreConfig(opts []SemaphoreOption) (semaphoreConfig, error) {
 	c := semaphoreConfig{lease: DefaultLease, renew: true}
-	err := invalid.Apply(argument, &c, opts, SemaphoreOption.applySemaphore)
+	err := conventions.Apply(argument, &c, opts, SemaphoreOption.applySemaphore)
 	return c, err
 }
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/hold"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
@@ -44,7 +44,7 @@ func awaitRelease[T any](
 	}
 	told, err := q.Stay(ctx, name, request, wait, leaving)
 	if !told {
-		return releaseError(name, contexts.Error(ctx))
+		return releaseError(name, conventions.Cause(ctx))
 	}
 	return finish(err)
 }

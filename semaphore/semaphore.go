@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/client"
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/hold"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
@@ -225,7 +225,7 @@ func (s *Semaphore) newGrant(r *acquireRequest) (*Grant, error) {
 
 // emptyGrant returns a grant of no permits.
 func (s *Semaphore) emptyGrant() *Grant {
-	return &Grant{held{client: s.client, name: s.name, unlimited: new(contexts.End)}}
+	return &Grant{held{client: s.client, name: s.name, unlimited: new(conventions.End)}}
 }
 
 // Release releases permits by their ids, as Grant.IDs and Redisson report them, for example on behalf of

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/client"
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/histogram"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
@@ -191,7 +191,7 @@ func (m *monitor) failed(of object, a *acquisition, err error) {
 	switch {
 	case errors.Is(err, ErrNoPermits):
 		m.stats.Refused++
-	case contexts.Caused(a.ctx, err):
+	case conventions.Caused(a.ctx, err):
 		m.stats.Cancelled++
 	default:
 		m.keepErrorLocked(err)

@@ -3,7 +3,7 @@ package wheel
 import (
 	"errors"
 
-	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 )
 
 // Errors returned by the wheel. Match them with errors.Is.
@@ -24,7 +24,7 @@ var (
 	ErrDefaultWheel = errors.New("wheel: the default wheel cannot be stopped")
 )
 
-const argument = invalid.Package("wheel")
+const argument = conventions.Package("wheel")
 
 var (
 	errNilFunction error = argument.Nil("function")

@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 )
 
 // RepeatOption configures Every, Repeat and Schedule.
@@ -101,7 +101,7 @@ func checkRepeat(j *jitter, opts []RepeatOption, name string, d time.Duration, f
 	if d <= 0 {
 		return argument.Error(name, d, "must be positive")
 	}
-	return invalid.Apply(argument, j, opts, RepeatOption.apply)
+	return conventions.Apply(argument, j, opts, RepeatOption.apply)
 }
 
 // fixedRate is the rule of Every.

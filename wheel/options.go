@@ -4,7 +4,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 )
 
 // Defaults of the options.
@@ -44,7 +44,7 @@ func newConfig(opts []Option) (*config, error) {
 		executor: Goroutines(),
 		logger:   slog.Default(),
 	}
-	if err := invalid.Apply(argument, c, opts, Option.apply); err != nil {
+	if err := conventions.Apply(argument, c, opts, Option.apply); err != nil {
 		return nil, err
 	}
 	if c.onPanic == nil {
@@ -125,7 +125,7 @@ func WithClock(clock Clock) Option {
 // WithLogger sets the logger that reports panics, schedules that ended because of a wrong instant, and more
 // than 64 wheels that run in the process. The default is slog.Default() at the time of New.
 func WithLogger(l *slog.Logger) Option {
-	return option(func(c *config) error { return invalid.Set(argument, "WithLogger", &c.logger, l) })
+	return option(func(c *config) error { return conventions.Set(argument, "WithLogger", &c.logger, l) })
 }
 
 // WithPanicHandler sets the function that receives each panic of a callback, a Cancelled hook, a Schedule or an

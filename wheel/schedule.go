@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 )
 
 // Schedule computes the instants at which a function is called. The schedules of github.com/robfig/cron satisfy
@@ -59,7 +59,7 @@ func (w *Wheel) Schedule(s Schedule, f func(at time.Time), opts ...RepeatOption)
 		return Timer{}, argument.Nil("schedule")
 	}
 	var j jitter
-	if err := invalid.Apply(argument, &j, opts, RepeatOption.apply); err != nil {
+	if err := conventions.Apply(argument, &j, opts, RepeatOption.apply); err != nil {
 		return Timer{}, err
 	}
 	p := &struct {

@@ -7,10 +7,9 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel"
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
-	"github.com/cogwheel-go/cogwheel/internal/invalid"
-	"github.com/cogwheel-go/cogwheel/internal/joined"
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -23,7 +22,7 @@ const grace = 250 * time.Millisecond
 // Call is the Check of a client of the library. It refuses bad arguments, and returns the error closed for a client
 // whose gate is closed. Otherwise it returns the report of run and the error of that report.
 func Call[T Object](
-	ctx context.Context, g *gate.Gate, w *wheel.Wheel, argument invalid.Package, closed error, objects []T,
+	ctx context.Context, g *gate.Gate, w *wheel.Wheel, argument conventions.Package, closed error, objects []T,
 	run func() *cogwheel.Report,
 ) (*cogwheel.Report, error) {
 	if ctx == nil {
@@ -41,18 +40,18 @@ func Call[T Object](
 		return nil, closed
 	}
 	defer g.Leave()
-	over, stop := contexts.After(ctx, w, grace)
+	over, stop := wheelentry.AfterEnd(ctx, w, grace)
 	defer stop()
 	r, answered := gate.Await(g, over, run)
 	if !answered {
-		return nil, fmt.Errorf("%s: check: %w", argument, contexts.Error(ctx))
+		return nil, fmt.Errorf("%s: check: %w", argument, conventions.Cause(ctx))
 	}
 	err := r.Err()
-	if deadline, ok := ctx.Deadline(); ok && !contexts.Now().Before(deadline) {
+	if deadline, ok := ctx.Deadline(); ok && !conventions.Now().Before(deadline) {
 		<-ctx.Done() // the connection may notice before the context does
 	}
 	if err != nil && ctx.Err() != nil {
-		err = joined.Errors(err, contexts.Error(ctx))
+		err = conventions.Join(err, conventions.Cause(ctx))
 	}
 	return r, err
 }

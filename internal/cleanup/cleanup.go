@@ -10,9 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
-	"github.com/cogwheel-go/cogwheel/internal/joined"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
@@ -257,13 +256,13 @@ func (q *Queue[T]) sendLast(ctx context.Context, batch []entry[T]) (failed int, 
 	if len(batch) == 0 {
 		return 0, nil
 	}
-	return len(batch), joined.Errors(err, ended(ctx))
+	return len(batch), conventions.Join(err, ended(ctx))
 }
 
 // ended returns the error of ctx, or context.DeadlineExceeded from its deadline on: a connection with the same
 // deadline may fail a moment before ctx ends.
 func ended(ctx context.Context) error {
-	if deadline, ok := ctx.Deadline(); ok && ctx.Err() == nil && !contexts.Now().Before(deadline) {
+	if deadline, ok := ctx.Deadline(); ok && ctx.Err() == nil && !conventions.Now().Before(deadline) {
 		return context.DeadlineExceeded
 	}
 	return ctx.Err()

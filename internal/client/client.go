@@ -11,11 +11,10 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
-	"github.com/cogwheel-go/cogwheel/internal/invalid"
-	"github.com/cogwheel-go/cogwheel/internal/joined"
+	"github.com/cogwheel-go/cogwheel/internal/pubsub"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
-	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
 
@@ -49,11 +48,11 @@ func NewRedis(o *Options, rdb redis.UniversalClient, g *gate.Gate) (Redis, error
 // Leases is the Redis of a Client that has holds with leases, and callers that wait for holds.
 type Leases struct {
 	Redis
-	Channels  *waitqueue.Channels  // wake the waiters
+	Channels  *pubsub.Channels     // wake the waiters
 	Renewer   *renewal.Renewer     // renews the holds
 	Dedicated *redisconn.Dedicated // connections for renewals and other calls in the background
 
-	pkg  invalid.Package
+	pkg  conventions.Package
 	gate *gate.Gate
 }
 
@@ -66,7 +65,7 @@ func NewLeases(
 	if err != nil {
 		return nil, err
 	}
-	l := &Leases{Redis: r, Channels: waitqueue.NewChannels(r.Base, o.Wheel, o.Channels), pkg: o.Package, gate: g}
+	l := &Leases{Redis: r, Channels: pubsub.NewChannels(r.Base, o.Wheel, o.Channels), pkg: o.Package, gate: g}
 	l.Sender.Retries, l.Sender.Prepare = redisconn.Retries(r.Base), l.Channels.Decide
 	if l.Renewer, err = renewal.New(o.Wheel, renewal.WithLogger(o.Logger), renewal.WithHooks(hooks)); err != nil {
 		return nil, err
@@ -87,7 +86,7 @@ func (l *Leases) CheckLease(field string, lease time.Duration) error {
 // the subscriptions, then the dedicated connections, and last the idle workers. before has the errors of the earlier
 // steps of Client.Close. Close returns them and its own as the error of Client.Close.
 func (l *Leases) Close(ctx context.Context, before ...error) error {
-	err := joined.Errors(append(before, l.Renewer.Close(ctx), l.Channels.Close(ctx), l.Dedicated.Close(ctx))...)
+	err := conventions.Join(append(before, l.Renewer.Close(ctx), l.Channels.Close(ctx), l.Dedicated.Close(ctx))...)
 	l.gate.Workers.Close()
 	if err != nil {
 		return fmt.Errorf("%s: close: %w", l.pkg, err)

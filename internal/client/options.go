@@ -5,15 +5,15 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
+	"github.com/cogwheel-go/cogwheel/internal/pubsub"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
-	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // Options are the common options of New. A package embeds them in its config and sets the defaults.
 type Options struct {
-	Package invalid.Package
+	Package conventions.Package
 	Endless string // reason for which New refuses a client without a ReadTimeout
 
 	Wheel  *wheel.Wheel // nil before SetDefaultWheel
@@ -23,7 +23,7 @@ type Options struct {
 
 	// Options of packages whose callers wait for messages.
 	Poll     time.Duration
-	Channels waitqueue.Sharding
+	Channels pubsub.Sharding
 }
 
 // SetPoll sets the poll interval of WithPoll.
@@ -37,9 +37,9 @@ func (o *Options) SetPoll(d time.Duration) error {
 
 // SetSharded sets the channels of WithShardedChannels.
 func (o *Options) SetSharded(on bool) error {
-	o.Channels = waitqueue.Ordinary
+	o.Channels = pubsub.Ordinary
 	if on {
-		o.Channels = waitqueue.Sharded
+		o.Channels = pubsub.Sharded
 	}
 	return nil
 }
@@ -65,7 +65,7 @@ func (o *Options) SetDefaultWheel() {
 }
 
 // CheckName refuses the name of an object whose keys would not share a cluster slot.
-func CheckName(p invalid.Package, name string) error {
+func CheckName(p conventions.Package, name string) error {
 	if refused, ok := errors.AsType[*scripts.NameError](scripts.CheckName(name)); ok {
 		return p.Error("name", scripts.Quote(name), refused.Reason)
 	}

@@ -492,7 +492,7 @@ func TestStoppedWheel_NotifiesEveryEntryOfTheLibrary(t *testing.T) {
 	for _, folder := range []string{
 		"renewal", "redislock", "ratelimit", "ratelimit/httplimit", "semaphore", "delay", "cmd/cogwheel",
 		"contrib/grpclimit", "contrib/gocron", "contrib/cogwheelotel", "contrib/cogwheelprom", "contrib/statusz",
-		"internal/check", "internal/cleanup", "internal/contexts", "internal/gate", "internal/pubsub",
+		"internal/check", "internal/cleanup", "internal/hold", "internal/gate", "internal/pubsub",
 		"internal/redisconn", "internal/calls", "internal/waitqueue",
 	} {
 		files, err := filepath.Glob("../../" + folder + "/*.go")

@@ -4,8 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
-	"github.com/cogwheel-go/cogwheel/internal/joined"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 )
 
 // Caller is a caller of Do.
@@ -20,17 +19,17 @@ type Caller struct {
 // its goroutine. It returns the error of f, joined with Lost or Closed if the hold was lost or the Client closed
 // meanwhile. A release that fails is repeated in the background, and is no error.
 func (c Caller) Do(
-	ctx context.Context, h contexts.Hold, f, release func(context.Context) error,
+	ctx context.Context, h conventions.Hold, f, release func(context.Context) error,
 ) (err error) {
 	defer func() {
 		switch released := release(ctx); {
 		case released == nil:
 		case errors.Is(released, c.Lost):
 			if !errors.Is(err, c.Lost) { // f may have returned the cause of its context
-				err = joined.Errors(err, released)
+				err = conventions.Join(err, released)
 			}
 		case errors.Is(released, c.Closed):
-			err = joined.Also(err, c.Closed)
+			err = conventions.Also(err, c.Closed)
 		case errors.Is(released, c.NotHeld): // f has released it
 		default:
 			c.Failed(released)

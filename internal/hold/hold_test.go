@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/hold"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -110,7 +110,7 @@ func TestCaller_Do(t *testing.T) {
 			t.Parallel()
 			logged := false
 			caller := hold.Caller{Lost: lost, NotHeld: notHeld, Closed: closed, Failed: func(error) { logged = true }}
-			err := caller.Do(t.Context(), new(contexts.End),
+			err := caller.Do(t.Context(), new(conventions.End),
 				func(context.Context) error { return c.err }, func(context.Context) error { return c.released })
 			require.Equal(t, len(c.want) == 0, err == nil, err)
 			for _, want := range c.want {

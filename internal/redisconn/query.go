@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/usercode"
 )
 
@@ -32,7 +32,7 @@ func (q *query) run(ctx context.Context, pause, patience time.Duration, ask func
 	}
 	wait := patience
 	if deadline, ok := ctx.Deadline(); ok {
-		wait = min(wait, deadline.Sub(contexts.Now())/2)
+		wait = min(wait, deadline.Sub(conventions.Now())/2)
 	}
 	ctx, cancel := q.dedicated.wheel.WithTimeout(ctx, wait)
 	defer cancel()

@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/pubsub"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
-	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
 
 // answers is a hook of go-redis that answers each command.
@@ -35,7 +35,7 @@ func TestChannels_DecideWithAHookThatFails(t *testing.T) {
 	defer rdb.Close()
 	answer := func() {}
 	rdb.AddHook(answers(func() { answer() }))
-	c := waitqueue.NewChannels(rdb, redistest.Wheel(t), waitqueue.Detect)
+	c := pubsub.NewChannels(rdb, redistest.Wheel(t), pubsub.Detect)
 	redistest.CloseWith(t, c.Close)
 	for _, fail := range []func(){func() { panic("a hook panics") }, runtime.Goexit} {
 		answer = fail

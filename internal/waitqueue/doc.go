@@ -30,7 +30,7 @@
 //	permits := waitqueue.New(w, waitqueue.Config[string, int64]{
 //		MaxBatch: 100,
 //		Poll:     5 * time.Second,
-//		Listen:   waitqueue.Listener(hub, channelOf),
+//		Listen:   pubsub.Listener(hub, channelOf),
 //		Send:     send, // by a calls.Sender
 //		Build: func(name string, batch []*waitqueue.Waiter[int64]) (calls.Call, time.Duration, bool) {
 //			return acquire(name, batch), 0, true // one script

@@ -28,7 +28,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
@@ -104,7 +104,7 @@ const (
 	XRateLimitFields Fields = 2
 )
 
-const argument = invalid.Package("httplimit")
+const argument = conventions.Package("httplimit")
 
 // WithFields sets the fields of responses: RateLimitFields, which is the default, XRateLimitFields, both
 // combined by |, or NoFields.

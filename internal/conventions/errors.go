@@ -1,5 +1,4 @@
-// Package joined makes one error of several, on one line.
-package joined
+package conventions
 
 import (
 	"context"
@@ -8,9 +7,9 @@ import (
 	"strings"
 )
 
-// Errors is errors.Join, whose error is one line that names each cause once: messages of logs are one line, and the
+// Join is errors.Join, whose error is one line that names each cause once: messages of logs are one line, and the
 // parts of a client often fail for one cause.
-func Errors(errs ...error) error {
+func Join(errs ...error) error {
 	var all list
 	for _, err := range errs {
 		if err != nil {
@@ -84,5 +83,5 @@ func Also(err, other error) error {
 	if other == nil || errors.Is(err, other) {
 		return err
 	}
-	return Errors(err, other)
+	return Join(err, other)
 }

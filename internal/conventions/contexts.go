@@ -1,20 +1,15 @@
-// Package contexts has functions for the contexts of callers: why one has ended, and contexts that end with another.
-package contexts
+package conventions
 
 import (
 	"context"
 	"errors"
 	"sync"
 	"time"
-
-	"github.com/cogwheel-go/cogwheel/internal/joined"
-	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
-	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Error returns why a context has ended: its Err, and its cause if that is another error.
-func Error(ctx context.Context) error {
-	return joined.Also(ctx.Err(), context.Cause(ctx))
+// Cause returns why a context has ended: its Err, and its cause if that is another error.
+func Cause(ctx context.Context) error {
+	return Also(ctx.Err(), context.Cause(ctx))
 }
 
 // Now returns the time with which the deadline of a context is compared. It is that of package time, also if the wheel
@@ -112,32 +107,4 @@ func (e *End) Base() context.Context {
 		}
 	}
 	return e.done.ctx
-}
-
-// After returns a channel that is closed d after the end of ctx, or at its end if w is stopped. The channel is
-// nil if ctx cannot end. stop releases it.
-func After(ctx context.Context, w *wheel.Wheel, d time.Duration) (passed <-chan struct{}, stop func()) {
-	if ctx.Done() == nil {
-		return nil, func() {}
-	}
-	over := make(chan struct{})
-	cancel := context.AfterFunc(ctx, func() {
-		if _, err := wheelentry.AfterFunc(w, d, func(error) { close(over) }); err != nil {
-			close(over)
-		}
-	})
-	return over, func() { cancel() }
-}
-
-// closeGrace is the time for a Close whose context has ended.
-const closeGrace = time.Second
-
-// ToClose returns the context of a Close that releases holds; longest is the longest of their leases. It ends with
-// ctx, or a second after longest. If ctx has ended, it lasts for one second: a deferred Close often gets the
-// context whose end is the reason to close, and other processes wait for the holds all the same.
-func ToClose(ctx context.Context, w *wheel.Wheel, longest time.Duration) (context.Context, context.CancelFunc) {
-	if ctx.Err() != nil {
-		ctx, longest = context.WithoutCancel(ctx), 0
-	}
-	return w.WithTimeout(ctx, longest+closeGrace)
 }

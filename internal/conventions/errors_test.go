@@ -1,4 +1,4 @@
-package joined_test
+package conventions_test
 
 import (
 	"context"
@@ -9,15 +9,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/cogwheel-go/cogwheel/internal/joined"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 )
 
-func TestErrors(t *testing.T) {
+func TestJoin(t *testing.T) {
 	first, second := errors.New("first"), errors.New("second")
-	require.NoError(t, joined.Errors())
-	require.NoError(t, joined.Errors(nil, nil))
-	require.Equal(t, first, joined.Errors(nil, first))
-	both := joined.Errors(first, nil, fmt.Errorf("wrapped: %w", second))
+	require.NoError(t, conventions.Join())
+	require.NoError(t, conventions.Join(nil, nil))
+	require.Equal(t, first, conventions.Join(nil, first))
+	both := conventions.Join(first, nil, fmt.Errorf("wrapped: %w", second))
 	require.EqualError(t, both, "first; wrapped: second")
 	require.ErrorIs(t, both, first)
 	require.ErrorIs(t, both, second)
@@ -25,14 +25,14 @@ func TestErrors(t *testing.T) {
 
 func TestAlso(t *testing.T) {
 	first, second := errors.New("first"), errors.New("second")
-	require.Equal(t, first, joined.Also(first, nil))
-	require.Equal(t, first, joined.Also(first, first))
-	both := joined.Also(first, second)
+	require.Equal(t, first, conventions.Also(first, nil))
+	require.Equal(t, first, conventions.Also(first, first))
+	both := conventions.Also(first, second)
 	require.EqualError(t, both, "first; second")
-	require.Equal(t, both, joined.Also(both, second))
+	require.Equal(t, both, conventions.Also(both, second))
 }
 
-func TestErrors_NameEachCauseOnceOnOneLine(t *testing.T) {
+func TestJoin_NameEachCauseOnceOnOneLine(t *testing.T) {
 	t.Parallel()
 	late, refused := context.DeadlineExceeded, errors.New("connection refused")
 	in := func(part string, err error) error { return fmt.Errorf("%s: %w", part, err) }
@@ -43,9 +43,9 @@ func TestErrors_NameEachCauseOnceOnOneLine(t *testing.T) {
 		"a; b: context deadline exceeded; context canceled": {in("a", late), context.Canceled, in("b", late)},
 		"a: connection refused":                             {in("a", refused), refused},
 		"a: connection refused; b: connection refused":      {in("a", refused), in("b", refused)},
-		"connection refused; a: context deadline exceeded":  {errors.Join(refused, late), joined.Errors(in("a", late), late)},
+		"connection refused; a: context deadline exceeded":  {errors.Join(refused, late), conventions.Join(in("a", late), late)},
 	} {
-		err := joined.Errors(errs...)
+		err := conventions.Join(errs...)
 		require.EqualError(t, err, want)
 		for _, cause := range []error{late, refused} {
 			require.Equal(t, strings.Contains(want, cause.Error()), errors.Is(err, cause), want)

@@ -1,30 +1,27 @@
-package contexts_test
+package conventions_test
 
 import (
 	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/cogwheel-go/cogwheel/internal/contexts"
-	"github.com/cogwheel-go/cogwheel/wheel"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestError_HasTheCauseToo(t *testing.T) {
+func TestCause_HasTheCauseToo(t *testing.T) {
 	reason := errors.New("reason")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(reason)
-	require.ErrorIs(t, contexts.Error(ctx), reason)
-	require.ErrorIs(t, contexts.Error(ctx), context.Canceled)
+	require.ErrorIs(t, conventions.Cause(ctx), reason)
+	require.ErrorIs(t, conventions.Cause(ctx), context.Canceled)
 	plain, stop := context.WithCancel(t.Context())
 	stop()
-	require.Equal(t, context.Canceled, contexts.Error(plain))
+	require.Equal(t, context.Canceled, conventions.Cause(plain))
 }
 
 func TestCaused_IsNotForDeadlinesOfTheLibrary(t *testing.T) {
@@ -41,7 +38,7 @@ func TestCaused_IsNotForDeadlinesOfTheLibrary(t *testing.T) {
 		{t.Context(), context.DeadlineExceeded, false},
 		{t.Context(), context.Canceled, true}, // by the cancel function of the call
 	} {
-		require.Equal(t, c.want, contexts.Caused(c.ctx, c.err), c.err)
+		require.Equal(t, c.want, conventions.Caused(c.ctx, c.err), c.err)
 	}
 }
 
@@ -54,12 +51,12 @@ func TestEndingWith(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			parent, endParent := context.WithCancelCause(t.Context())
 			base, endBase := context.WithCancelCause(t.Context())
-			ctx := contexts.EndingWith(parent, base)
+			ctx := conventions.EndingWith(parent, base)
 			require.NoError(t, ctx.Err())
 			end(endParent, endBase)
 			<-ctx.Done()
 			require.Equal(t, reason, context.Cause(ctx))
-			require.ErrorIs(t, contexts.EndingWith(parent, base).Err(), context.Canceled, "also if that has ended before")
+			require.ErrorIs(t, conventions.EndingWith(parent, base).Err(), context.Canceled, "also if that has ended before")
 			endParent(nil)
 			endBase(nil)
 		})
@@ -69,7 +66,7 @@ func TestEndingWith(t *testing.T) {
 func TestEnd_ComesOnce(t *testing.T) {
 	t.Parallel()
 	first, second := errors.New("first"), errors.New("second")
-	var end contexts.End
+	var end conventions.End
 	before := end.Context(t.Context())
 	require.True(t, end.Valid())
 	require.NoError(t, before.Err())
@@ -77,40 +74,10 @@ func TestEnd_ComesOnce(t *testing.T) {
 	require.False(t, end.Close(second))
 	<-end.Done()
 	<-before.Done()
-	for _, ctx := range []context.Context{before, end.Base(), end.Context(t.Context()), contexts.Ended(first).Base()} {
+	for _, ctx := range []context.Context{before, end.Base(), end.Context(t.Context()), conventions.Ended(first).Base()} {
 		require.Equal(t, first, context.Cause(ctx))
 	}
 	require.Equal(t, first, end.Err())
 	require.False(t, end.Valid())
 	require.Zero(t, end.Deadline())
-}
-
-func TestAfter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w, err := wheel.New()
-		require.NoError(t, err)
-		defer w.Stop(context.Background())
-		passed, stop := contexts.After(context.Background(), w, time.Second)
-		require.Nil(t, passed)
-		stop()
-
-		ctx, cancel := context.WithCancel(t.Context())
-		passed, stop = contexts.After(ctx, w, time.Second)
-		defer stop()
-		time.Sleep(time.Minute)
-		require.Empty(t, passed)
-		began := time.Now()
-		cancel()
-		<-passed
-		require.WithinDuration(t, began.Add(time.Second), time.Now(), 10*time.Millisecond)
-
-		passed, stop = contexts.After(ctx, w, time.Hour)
-		defer stop()
-		synctest.Wait()
-		began = time.Now()
-		_, err = w.Stop(t.Context())
-		require.NoError(t, err)
-		<-passed
-		require.Equal(t, began, time.Now(), "it ends with the wheel")
-	})
 }

@@ -1,4 +1,4 @@
-package waitqueue
+package pubsub
 
 import (
 	"context"
@@ -6,8 +6,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/joined"
-	"github.com/cogwheel-go/cogwheel/internal/pubsub"
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/usercode"
 	"github.com/cogwheel-go/cogwheel/wheel"
@@ -25,8 +24,8 @@ const (
 
 // Channels lets waiters hear of releases. It is safe for concurrent use.
 type Channels struct {
-	hub     *pubsub.Hub
-	shards  *pubsub.Shards // nil unless the client is a ClusterClient
+	hub     *Hub
+	shards  *Shards // nil unless the client is a ClusterClient
 	cluster *redis.ClusterClient
 	choice  atomic.Int32
 	detects bool
@@ -35,11 +34,11 @@ type Channels struct {
 
 // NewChannels returns the channels of a client. They cost nothing until Listen is used.
 func NewChannels(rdb redis.UniversalClient, w *wheel.Wheel, choice Sharding) *Channels {
-	c := &Channels{hub: pubsub.New(rdb, w)}
+	c := &Channels{hub: New(rdb, w)}
 	cluster, ok := rdb.(*redis.ClusterClient)
 	if ok {
 		c.nodes = redisconn.HasOwnSlots(cluster)
-		c.cluster, c.shards = cluster, pubsub.NewShards(cluster, w, !c.nodes)
+		c.cluster, c.shards = cluster, NewShards(cluster, w, !c.nodes)
 	}
 	if !ok || c.nodes {
 		choice = Ordinary
@@ -95,7 +94,7 @@ func Listen[K comparable](c *Channels, channel func(key K) string) func(key K, k
 }
 
 // Listener returns a Config's Listen that subscribes to the channel of a key.
-func Listener[K comparable](hub *pubsub.Hub, channel func(key K) string) func(key K, kick func()) (stop func()) {
+func Listener[K comparable](hub *Hub, channel func(key K) string) func(key K, kick func()) (stop func()) {
 	return func(key K, kick func()) func() {
 		sub := hub.Subscribe(channel(key), kick)
 		select {
@@ -122,7 +121,7 @@ func (c *Channels) Receive(channel string, receive func(message string)) (stop f
 func (c *Channels) Close(ctx context.Context) error {
 	err := c.hub.Close(ctx)
 	if c.shards != nil {
-		err = joined.Errors(err, c.shards.Close(ctx))
+		err = conventions.Join(err, c.shards.Close(ctx))
 	}
 	return err
 }
