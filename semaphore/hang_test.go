@@ -15,7 +15,6 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/semaphore"
-	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // holdUp is a hook that holds up scripts between the client and the server, and counts them.
@@ -329,25 +328,4 @@ func TestCountingSemaphore_AReleaseThatFailsIsSentLater(t *testing.T) {
 	<-lost
 	other := redistest.Shared(t).Client(t)
 	poll(t, func() bool { return other.Get(t.Context(), name).Val() == "5" })
-}
-
-// fullWheel returns a wheel, and a function that leaves no room on it until the test ends.
-func fullWheel(t *testing.T) (w *wheel.Wheel, fill func()) {
-	t.Helper()
-	w, err := wheel.New(wheel.WithMaxPendingTimeouts(100))
-	require.NoError(t, err)
-	ended := false
-	t.Cleanup(func() {
-		ended = true
-		_, err := w.Stop(context.Background())
-		require.NoError(t, err)
-	})
-	return w, func() {
-		require.False(t, ended)
-		for {
-			if _, err := w.AfterFunc(time.Hour, func() {}); err != nil {
-				return
-			}
-		}
-	}
 }
