@@ -40,8 +40,8 @@ type attempt struct {
 	ended bool
 }
 
-// ending is the end of an attempt, or its beginning, as the script takes it.
-type ending struct {
+// note is the end of an attempt, or its beginning, as the script takes it.
+type note struct {
 	attempt *attempt
 	outcome Outcome
 	pause   time.Duration // until the next attempt may begin
@@ -53,17 +53,17 @@ const begun Outcome = "begun"
 // work runs tasks while there are any.
 func (s *server) work(a *attempt) {
 	for a != nil {
-		a = s.attempt(a)
+		a = s.runOnce(a)
 	}
 }
 
-// attempt runs a task once, and returns the next one for the worker.
-func (s *server) attempt(a *attempt) (next *attempt) {
+// runOnce runs a task, and returns the next one for the worker.
+func (s *server) runOnce(a *attempt) (next *attempt) {
 	c, e := s.queue.client, s.event(a)
 	if !a.lease.Valid() { // while it waited: another process may run it
 		e.Outcome = Lost
 		c.monitor.ended(e, false)
-		return s.leave(a, Lost, 0, 0)
+		return s.endAndTakeNext(a, Lost, 0, 0)
 	}
 	began := c.wheel.Now()
 	e.Late = max(0, began.Sub(a.due))
@@ -99,7 +99,7 @@ func (s *server) finish(a *attempt, e Event, began time.Time) (next *attempt) {
 		pause = time.Second // if the backoff fails
 		c.monitor.call(func() { pause = min(max(0, s.queue.config.backoff(a.Failures+1)), MaxDelay) })
 	}
-	return s.leave(a, outcome, pause, e.Took)
+	return s.endAndTakeNext(a, outcome, pause, e.Took)
 }
 
 // outcome returns how an attempt has ended. That it is done counts although the lease is lost: Redis decides by the
@@ -119,8 +119,8 @@ func (s *server) outcome(a *attempt, err error) Outcome {
 	}
 }
 
-// leave ends an attempt, and returns the next one for the worker.
-func (s *server) leave(a *attempt, outcome Outcome, pause, took time.Duration) (next *attempt) {
+// endAndTakeNext ends an attempt, and returns the next one for the worker.
+func (s *server) endAndTakeNext(a *attempt, outcome Outcome, pause, took time.Duration) (next *attempt) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if outcome != Lost { // it may not have begun

@@ -16,6 +16,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/hold"
 	"github.com/cogwheel-go/cogwheel/internal/pubsub"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/signals"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
@@ -69,7 +70,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	}
 	c := &Client{
 		wheel: cfg.Wheel, logger: cfg.Logger, process: client.NewID(),
-		monitor: monitor{hooks: cfg.hooks, logger: cfg.Logger},
+		monitor: monitor{hooks: cfg.hooks, logger: cfg.Logger, failures: signals.Failures{Closed: ErrClosed}},
 		closed:  make(chan struct{}), serving: make(map[string]*server),
 	}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
@@ -83,23 +84,23 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		return nil, err
 	}
 	c.edits = waitqueue.New(c.wheel, waitqueue.Config[string, *edit]{
-		Send: c.send, Build: c.buildEdits, Apply: c.applyEdits,
+		Submit: c.submit, Build: c.buildEdits, Apply: c.applyEdits,
 		MaxBatch: maxBatch, Poll: cfg.Poll, Workers: c.gate.Workers,
 	})
 	c.claims = waitqueue.New(c.wheel, waitqueue.Config[string, *server]{
-		Send: c.send, Build: c.buildClaim, Apply: c.applyClaim,
+		Submit: c.submit, Build: c.buildClaim, Apply: c.applyClaim,
 		MaxBatch: 1, Poll: cfg.Poll, Workers: c.gate.Workers,
 		Listen: pubsub.Listen(c.redis.Channels, scripts.DelayChannel),
 	})
 	return c, nil
 }
 
-// send is the Send of the groups.
-func (c *Client) send(j *calls.Job, caller calls.Caller, name string, here bool) {
+// submit is the Submit of the groups.
+func (c *Client) submit(j *calls.Job, caller calls.Caller, name string, here bool) {
 	if here {
-		c.redis.Sender.SendHere(j, caller, name)
+		c.redis.Sender.SubmitHere(j, caller, name)
 	} else {
-		c.redis.Sender.Send(j, caller, name)
+		c.redis.Sender.Submit(j, caller, name)
 	}
 }
 

@@ -68,7 +68,7 @@ func (q *Queue) claimedOne(handle func(context.Context, *Task) error) (s *server
 func (s *server) outcomes() (ends []Outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, end := range s.ends {
+	for _, end := range s.notes {
 		ends = append(ends, end.outcome)
 	}
 	return ends
@@ -78,7 +78,7 @@ func (s *server) outcomes() (ends []Outcome) {
 // due. It returns how many tasks the next call claims, as after a message.
 func (q *Queue) NextAfterRecording() (wanted int) {
 	s := q.server(nil)
-	s.claims = q.client.wheel.Now().Add(time.Hour)
+	s.nextDue = q.client.wheel.Now().Add(time.Hour)
 	s.kick(nil)
 	if call, _, _ := s.next(); call != nil {
 		wanted = call.wanted

@@ -33,40 +33,40 @@ type server struct {
 	handle  func(context.Context, *Task) error
 	ctx     context.Context //nolint:containedctx // of handlers
 
-	answered bool                // a call; of the attempts of the group, as trouble is
+	answered bool                // Redis has answered a call; applyClaim alone uses this, and trouble
 	trouble  redisconn.Endurance // of calls that fail
 
-	mu      sync.Mutex          // guards the fields below
-	claimed map[string]*attempt // by the id of the lease, which is renewed until Redis has recorded the end
-	ended   int                 // of these, whose ends are to be recorded
-	ready   []*attempt          // due, waiting for a worker
-	untold  []*attempt          // begun, which Redis does not know yet
-	watched bool                // a timer looks whether they are begun
-	running int                 // workers
-	took    time.Duration       // by a handler, a moving average
-	ends    []ending            // to be recorded
-	checked bool                // a call has found that the keys are of their types
-	sent    *claim              // the call that Redis has not answered
-	more    bool                // the last call claimed as many tasks as it wanted
-	kicks   bool                // a kick is pending
-	records bool                // the next call is to record ends; before claims it claims no tasks
-	claims  time.Time           // when the next task is due, as far as this process knows
-	oldest  time.Time           // when the first task that no process has claimed is due, likewise
-	asked   time.Time           // when Redis answered last
-	careful time.Time           // until when tasks are claimed for free workers alone
-	stopped bool
-	over    bool          // Serve returns; no call follows
-	idle    chan struct{} // closed when it is stopped and no worker runs
+	mu         sync.Mutex          // guards the fields below
+	claimed    map[string]*attempt // by the id of the lease, which is renewed until Redis has recorded the end
+	ended      int                 // of these, whose ends are to be recorded
+	ready      []*attempt          // due, waiting for a worker
+	untold     []*attempt          // begun, which Redis does not know yet
+	watched    bool                // a timer looks whether they are begun
+	running    int                 // workers
+	took       time.Duration       // by a handler, a moving average
+	notes      []note              // to be recorded
+	checked    bool                // a call has found that the keys are of their types
+	sent       *claim              // the call that Redis has not answered
+	more       bool                // the last call claimed as many tasks as it wanted
+	kicks      bool                // a kick is pending
+	records    bool                // the next call is to record ends; before claims it claims no tasks
+	nextDue    time.Time           // when the next task is due, as far as this process knows
+	oldestDue  time.Time           // when the first task that no process has claimed is due, likewise
+	answeredAt time.Time           // when Redis answered last
+	careful    time.Time           // until when tasks are claimed for free workers alone
+	stopped    bool
+	over       bool          // Serve returns; no call follows
+	idle       chan struct{} // closed when it is stopped and no worker runs
 }
 
 // claim is a call that records ends and claims tasks.
 type claim struct {
-	number uint64
-	wanted int
-	free   int // workers; so many of the claimed tasks begin at once
-	check  bool
-	ends   []ending
-	began  time.Time
+	number      uint64
+	wanted      int
+	free        int // workers; so many of the claimed tasks begin at once
+	check       bool
+	notes       []note
+	firstSentAt time.Time // the leases of its tasks count from here: they may have been granted to its first copy
 }
 
 // Serve runs tasks that are due until ctx ends: up to workers at a time, 1 to 10 000, in this process. Any number of
@@ -98,8 +98,8 @@ func (q *Queue) Serve(ctx context.Context, workers int, handle func(context.Cont
 		return ErrClosed
 	}
 	defer c.servers.Leave()
-	ctx, end := context.WithCancel(conventions.EndingWith(ctx, c.ctx))
-	defer end()
+	ctx, cancel := context.WithCancel(conventions.EndingWith(ctx, c.ctx))
+	defer cancel()
 	s := &server{
 		queue: q, workers: workers, handle: handle, ctx: ctx,
 		claimed: make(map[string]*attempt), idle: make(chan struct{}),
@@ -113,12 +113,14 @@ func (q *Queue) Serve(ctx context.Context, workers int, handle func(context.Cont
 	recording, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer giveUp(nil)
 	recorded := make(chan error, 1)
+	// From here the group alternates buildClaim and applyClaim. buildClaim grants the wait once the server is stopped
+	// and everything is recorded; only an error ends it before.
 	c.claims.WaitFunc(recording, q.tag, s, func(_ *server, err error) { recorded <- err })
 	var refused error
 	select {
 	case <-ctx.Done():
 	case refused = <-recorded:
-		end()
+		cancel()
 	}
 	s.stop()
 	<-s.idle
@@ -254,7 +256,7 @@ func (s *server) endLocked(a *attempt, outcome Outcome, pause time.Duration) {
 	if outcome == Lost || s.over {
 		s.forgetLocked(a)
 	} else {
-		s.ends = append(s.ends, ending{a, outcome, max(0, pause)})
+		s.notes = append(s.notes, note{a, outcome, max(0, pause)})
 	}
 	next, kick := c.solo.leave(a)
 	c.tell(next)
@@ -287,8 +289,8 @@ func (s *server) forgetLocked(a *attempt) {
 // recordedLocked notes that Redis has read the ends of a call, but those from a number on. It returns the attempts that
 // were the last of their tasks.
 func (s *server) recordedLocked(call *claim, read int) (exhausted []*attempt) {
-	var rest []ending
-	for _, e := range call.ends {
+	var rest []note
+	for _, e := range call.notes {
 		switch {
 		case e.outcome == begun:
 			if a := e.attempt; a.alone() && !a.ended {
@@ -305,7 +307,7 @@ func (s *server) recordedLocked(call *claim, read int) (exhausted []*attempt) {
 		}
 	}
 	if len(rest) > 0 {
-		s.ends = append(rest, s.ends...)
+		s.notes = append(rest, s.notes...)
 	}
 	return exhausted
 }
@@ -325,8 +327,8 @@ func (s *server) end() {
 func (s *server) kick(error) {
 	s.mu.Lock()
 	now := s.queue.client.wheel.Now()
-	s.kicks, s.records = false, len(s.ends) > 0
-	calls := s.records || s.roomLocked() > 0 && !s.claims.After(now)
+	s.kicks, s.records = false, len(s.notes) > 0
+	calls := s.records || s.roomLocked() > 0 && !s.nextDue.After(now)
 	s.mu.Unlock()
 	if calls {
 		s.queue.client.claims.Kick(s.queue.tag)
@@ -343,7 +345,7 @@ func (s *server) capacityLocked() int {
 
 // overdueLocked returns how long ago the oldest task was due that waits for a worker or is not claimed, or 0.
 func (s *server) overdueLocked(now time.Time) time.Duration {
-	oldest := s.oldest
+	oldest := s.oldestDue
 	if len(s.ready) > 0 && s.ready[0].due.Before(oldest) {
 		oldest = s.ready[0].due
 	}
@@ -407,8 +409,9 @@ func (s *server) stop() {
 	s.queue.client.claims.Kick(s.queue.tag)
 }
 
-// next returns the call to send, or none and the time until the next one, or 0 if that is unknown. over means that
-// everything was recorded after stop.
+// next decides on the call to send. There is one if a task is due, which takes the ends along; if ends have waited for
+// collecting (kick); after stop; and if Redis has not answered for asking. next returns the call to send, or none and
+// the time until the next one, or 0 if that is unknown. over means that everything was recorded after stop.
 func (s *server) next() (call *claim, again time.Duration, over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -417,9 +420,10 @@ func (s *server) next() (call *claim, again time.Duration, over bool) {
 	}
 	now := s.queue.client.wheel.Now()
 	next := &claim{
-		wanted: min(maxClaim, s.roomLocked()), free: max(0, s.workers-s.heldLocked()), check: !s.checked, began: now,
+		wanted: min(maxClaim, s.roomLocked()), free: max(0, s.workers-s.heldLocked()),
+		check: !s.checked, firstSentAt: now,
 	}
-	until := s.claims.Sub(now)
+	until := s.nextDue.Sub(now)
 	records := s.records && until > 0
 	s.records = false
 	if records && !s.stopped && until <= collecting {
@@ -428,9 +432,9 @@ func (s *server) next() (call *claim, again time.Duration, over bool) {
 	if records || s.stopped {
 		next.wanted = 0
 	}
-	n := min(maxClaim, len(s.ends))
+	n := min(maxClaim, len(s.notes))
 	if next.wanted == 0 && n == 0 {
-		again = max(0, s.asked.Add(asking).Sub(now))
+		again = max(0, s.answeredAt.Add(asking).Sub(now))
 		if until > 0 {
 			again = min(again, until)
 		}
@@ -438,14 +442,14 @@ func (s *server) next() (call *claim, again time.Duration, over bool) {
 			return nil, again, s.stopped && len(s.claimed) == 0
 		}
 	}
-	next.ends, s.ends = append(s.begunLocked(now), s.ends[:n]...), s.ends[n:]
+	next.notes, s.notes = append(s.begunLocked(now), s.notes[:n]...), s.notes[n:]
 	next.number = s.queue.client.lastNumber.Add(1)
 	s.sent = next
 	return next, 0, false
 }
 
 // begunLocked returns the attempts of which a call tells Redis that they have begun. The others end soon.
-func (s *server) begunLocked(now time.Time) (told []ending) {
+func (s *server) begunLocked(now time.Time) (told []note) {
 	waiting := s.untold[:0]
 	for _, a := range s.untold {
 		switch {
@@ -454,7 +458,7 @@ func (s *server) begunLocked(now time.Time) (told []ending) {
 			waiting = append(waiting, a)
 		default:
 			a.told = true
-			told = append(told, ending{a, begun, 0})
+			told = append(told, note{a, begun, 0})
 		}
 	}
 	clear(s.untold[len(waiting):])

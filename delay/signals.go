@@ -96,7 +96,7 @@ type monitor struct {
 	late  histogram.Values
 	took  histogram.Values
 
-	repeats signals.Repeats
+	failures signals.Failures
 }
 
 // call calls a hook, or another function of the user, apart. A failure is logged.
@@ -111,16 +111,15 @@ func (m *monitor) call(f func()) {
 func (m *monitor) failed(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.stats.Err, m.stats.ErrAt = err, time.Now() //nolint:forbidigo // for people
+	m.failures.Keep(err)
 }
 
 // repeated is failed for a call that is repeated. It logs the first of several.
 func (m *monitor) repeated(err error) {
 	m.mu.Lock()
-	m.stats.Err, m.stats.ErrAt = err, time.Now() //nolint:forbidigo // for people
-	changed := m.repeats.Changed(err, m.stats.ErrAt)
+	first := m.failures.Repeated(err)
 	m.mu.Unlock()
-	if changed {
+	if first {
 		m.logger.LogAttrs(context.Background(), slog.LevelWarn, "delay: calls of Serve fail and are repeated",
 			slog.Any("error", err))
 	}
@@ -201,6 +200,7 @@ func (c *Client) Stats() Stats {
 	m := &c.monitor
 	m.mu.Lock()
 	s := m.stats
+	s.ErrAt, s.Err = m.failures.Last()
 	s.Late, s.Took = wheel.Histogram(m.late), wheel.Histogram(m.took)
 	m.mu.Unlock()
 	c.mu.Lock()

@@ -92,7 +92,7 @@ func (c *Client) tell(a *attempt) {
 		s.mu.Lock()
 		told := !a.ended && !s.stopped
 		if told {
-			s.ends = append(s.ends, ending{a, begun, 0})
+			s.notes = append(s.notes, note{a, begun, 0})
 		}
 		s.mu.Unlock()
 		if told {

@@ -34,12 +34,12 @@ func (c *Client) buildClaim(name string, batch []*waitqueue.Waiter[*server]) (ca
 		}
 		return calls.Call{}, again, false
 	}
-	args := make([]any, 0, 14+4*len(next.ends))
+	args := make([]any, 0, 14+4*len(next.notes))
 	args = append(args, next.number, max(recordMillis, redisconn.Millis(2*s.queue.config.lease)),
 		s.queue.config.lease.Microseconds(), next.wanted, ahead.Microseconds(),
 		mostLosses, s.queue.config.failed, failedStays.Microseconds(), tokenMillis,
 		c.redis.Channels.Verb(), scripts.DelayChannel(name), next.free, aloneFrom, next.check)
-	for _, e := range next.ends {
+	for _, e := range next.notes {
 		args = append(args, words[e.outcome], e.attempt.ID, e.attempt.Token, micros(e.pause))
 	}
 	key := func(part string) string { return scripts.DelayKey(name, part) }
@@ -68,16 +68,16 @@ func (c *Client) applyClaim(
 	s.mu.Lock()
 	call, found := s.sent, reply.found
 	s.sent, s.checked = nil, true
-	s.oldest, s.asked = reply.oldest, reply.at
+	s.oldestDue, s.answeredAt = reply.oldest, reply.at
 	s.more = call.wanted > 0 && len(found) == call.wanted
 	if reply.careful {
-		s.careful = call.began.Add(carefully)
+		s.careful = call.firstSentAt.Add(carefully)
 	}
 	exhausted := s.recordedLocked(call, reply.read)
 	s.mu.Unlock()
 	c.report(s.queue.name, reply.incidents)
 	c.logExhausted(s.queue.name, exhausted)
-	if refused := s.add(found, call.began); errors.Is(refused, wheel.ErrStopped) {
+	if refused := s.add(found, call.firstSentAt); errors.Is(refused, wheel.ErrStopped) {
 		return 0, refused
 	} else if refused != nil {
 		c.monitor.failed(refused)
@@ -85,23 +85,23 @@ func (c *Client) applyClaim(
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := c.wheel.Now()
-	waited, event := !call.began.Before(s.claims), reply.event
-	s.claims = now
+	waited, event := !call.firstSentAt.Before(s.nextDue), reply.event
+	s.nextDue = now
 	switch {
 	case s.stopped, s.more && s.roomLocked() > 0:
 		return waitqueue.AtOnce, nil
-	case len(s.ends) > 0 && !s.kicks: // the call had no room for them
+	case len(s.notes) > 0 && !s.kicks: // the call had no room for them
 		return waitqueue.AtOnce, nil
 	case s.roomLocked() == 0:
 		return asking, nil // unless a worker becomes free
 	case event < 0:
-		s.claims = now.Add(MaxDelay)
+		s.nextDue = now.Add(MaxDelay)
 		return 0, nil // until a message comes
 	case call.wanted > 0 && waited && (len(found) == 0 || found[0].due.Sub(reply.at) > 2*early):
 		event += rand.N(yielding)
 	}
 	event = max(time.Millisecond, event-early)
-	s.claims = now.Add(event)
+	s.nextDue = now.Add(event)
 	return event, nil
 }
 

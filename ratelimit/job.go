@@ -95,7 +95,7 @@ func (j *job) over() {
 // send sends a job, unless it is nil.
 func (s *keyState) send(j *job) {
 	if j != nil {
-		s.client.sender.Send(&j.call, j, s.route())
+		s.client.sender.Submit(&j.call, j, s.route())
 	}
 }
 
@@ -103,7 +103,7 @@ func (s *keyState) send(j *job) {
 // by the timeout and nothing else can end the wait.
 func (s *keyState) sendFor(ctx context.Context, j *job) {
 	if j != nil && s.client.bounded && ctx.Done() == nil {
-		s.client.sender.SendHere(&j.call, j, s.route())
+		s.client.sender.SubmitHere(&j.call, j, s.route())
 		return
 	}
 	s.send(j)

@@ -71,15 +71,15 @@ func (a *acquisition) nextRequest() *request {
 	return r
 }
 
-// send sends the attempt of a queue.
-func (c *Client) send(j *calls.Job, caller calls.Caller, key queueKey, here bool) {
+// submit submits the attempt of a queue.
+func (c *Client) submit(j *calls.Job, caller calls.Caller, key queueKey, here bool) {
 	switch {
 	case key.config.Value().replicas.n > 0:
-		c.redis.Sender.SendAlone(j, caller, key.name)
+		c.redis.Sender.SubmitAlone(j, caller, key.name)
 	case here:
-		c.redis.Sender.SendHere(j, caller, key.name)
+		c.redis.Sender.SubmitHere(j, caller, key.name)
 	default:
-		c.redis.Sender.Send(j, caller, key.name)
+		c.redis.Sender.Submit(j, caller, key.name)
 	}
 }
 
@@ -122,13 +122,13 @@ func (c *Client) apply(
 		return max(locked.TTL+time.Millisecond, 0), nil
 	// An outage or the migration of a slot does not end the wait. A reply that this process cannot use does:
 	// otherwise it would acquire the lock again and again.
-	case redisconn.Migrating(err), head.waits() && errors.Is(err, ErrReplicas):
+	case redisconn.Migrating(err), head.wasRefused() && errors.Is(err, ErrReplicas):
 		return c.poll / 5, nil
-	case head.waits() && head.endures(&r):
+	case head.wasRefused() && head.endures(&r):
 		c.monitor.repeated(err)
 		if redisconn.IsLoginRefused(err) { // for calls that begin it is an error
 			for _, w := range batch {
-				if !w.Value.waits() {
+				if !w.Value.wasRefused() {
 					w.Fail(err)
 				}
 			}
@@ -141,8 +141,8 @@ func (c *Client) apply(
 	return 0, err
 }
 
-// waits reports whether Redis, or this process, has found the lock held for the acquisition.
-func (a *acquisition) waits() bool { return a.refusal.Load() != nil }
+// wasRefused reports whether Redis, or this process, has found the lock held for the acquisition.
+func (a *acquisition) wasRefused() bool { return a.refusal.Load() != nil }
 
 // endures reports whether an acquisition that waits goes on after a failed call.
 func (a *acquisition) endures(r *redisconn.Reply) bool {
@@ -189,16 +189,16 @@ func (c *Client) holds(m *Mutex) bool {
 // errTooSlow means that a reply took longer than the lease, so the request must be repeated.
 var errTooSlow = errors.New("the reply took longer than the lease")
 
-// result returns what the reply to the request of an acquisition means. After an error, a grant that cannot be used is
-// released in the background, and the next request has a new id, unless Redis has this request in its queue of
-// waiters.
+// result returns the hold that the reply to the request of an acquisition has granted. After an error, a grant that
+// cannot be used is released in the background, and the next request has a new id, unless Redis has this request in its
+// queue of waiters.
 func (a *acquisition) result(r *redisconn.Reply) (*held, error) {
 	m := a.mutex
-	h, taken, err := a.read(r)
+	h, taken, err := a.takeGrant(r)
 	if err == nil {
 		return h, nil
 	}
-	if a.request.kind().leave != nil && a.request.waits &&
+	if a.request.kind().queuesInRedis() && a.request.waits &&
 		(errors.Is(err, ErrLocked) || a.enqueuedInRedis && !taken && redisconn.Passing(err)) {
 		// Keep the id: its place in the queue survives, and the next attempt finds a grant made by a late copy.
 		a.enqueuedInRedis = true
@@ -217,8 +217,9 @@ func (a *acquisition) result(r *redisconn.Reply) (*held, error) {
 	return nil, fmt.Errorf("replies took longer than the lease of %v, %d times", m.config.lease, maxSlowReplies)
 }
 
-// read reads the reply, and also reports whether Redis has granted the lock.
-func (a *acquisition) read(r *redisconn.Reply) (h *held, taken bool, err error) {
+// takeGrant reads the reply. If Redis has granted the lock, which it also reports, it makes the hold and starts its
+// lease.
+func (a *acquisition) takeGrant(r *redisconn.Reply) (h *held, taken bool, err error) {
 	m, c := a.mutex, a.mutex.client
 	if a.request.regains && forcedAway(r) {
 		return nil, false, errForced
@@ -239,7 +240,7 @@ func (a *acquisition) read(r *redisconn.Reply) (h *held, taken bool, err error) 
 		h.handoffsLeft = int16(g.reserved)
 		h.token, h.lastReserved = g.token, g.token+g.reserved
 	}
-	return h, true, c.watch(h, r.SentAt)
+	return h, true, c.startLease(h, r.SentAt)
 }
 
 // grant is the reply of an acquire script.

@@ -109,7 +109,7 @@ func (m *Mutex) needs() []check.Needs {
 		m.kind.acquire(req), m.kind.release(&reserved), m.kind.release(&kept), m.kind.force(req),
 		{Script: m.kind.renew, Keys: m.kind.keysToRenew(m.name, req.id)},
 	}
-	if m.kind.leave != nil {
+	if m.kind.queuesInRedis() {
 		calls = append(calls, m.kind.leave(req))
 	}
 	own := check.Needs{For: m.kind.name, Name: m.name}

@@ -19,6 +19,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/hold"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/signals"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/renewal"
@@ -88,9 +89,9 @@ func newClient(rdb redis.UniversalClient, cfg config) (c *Client, err error) {
 	c = &Client{
 		wheel:     cfg.Wheel,
 		logger:    cfg.Logger,
-		monitor:   monitor{hooks: cfg.hooks, logger: cfg.Logger},
+		monitor:   monitor{hooks: cfg.hooks, logger: cfg.Logger, failures: signals.Failures{Closed: ErrClosed}},
 		poll:      cfg.Poll,
-		ids:       &ids{client: client.NewID()},
+		ids:       &ids{client: client.NewUUID()},
 		held:      make(map[string]*held),
 		limits:    make(map[*held]wheel.Timer),
 		clock:     client.NewClock(cfg.Wheel),
@@ -181,7 +182,7 @@ func (c *Client) Close(ctx context.Context) error {
 // ids makes the ids of acquisitions. The Clients of a Quorum share one, and with it the channel for their
 // holders.
 type ids struct {
-	client string // the id of the Client
+	client string // a UUID
 	n      atomic.Uint64
 }
 

@@ -62,6 +62,6 @@
 //
 // The lock is a hash with the name of the lock. It has one field, the holder's id, and an expiry. Releases are
 // published on the channel redisson_lock__channel:{name}. Redisson uses the same form (RedissonLock, 3.16 and
-// later). The id is that of the Client and a number that counts acquisitions. So every script may execute twice, and no
+// later). The id is a UUID and a number that counts acquisitions. So every script may execute twice, and no
 // late message does harm.
 package redislock

@@ -46,8 +46,8 @@ func Example() {
 	// Output: shipping order 42
 }
 
-// Lock waits, and TryLock does not: it tells how long the lock may be held. Unlock tells whether the lock was still held,
-// which is whether the work was protected to its end.
+// Lock waits, and TryLock does not: it tells how long the lock may be held. Unlock tells whether the lock was still
+// held, which is whether the work was protected to its end.
 func ExampleMutex_Lock() {
 	ctx := context.Background()
 	report := newLocks().Mutex("report", redislock.WithLease(10*time.Second))

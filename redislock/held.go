@@ -29,7 +29,7 @@ type held struct {
 	handedOver   bool          // from another hold of this process
 }
 
-// newHeld returns the hold of a request that Redis has granted. watch must follow.
+// newHeld returns the hold of a request that Redis has granted. startLease must follow.
 func (c *Client) newHeld(r request, ambiguous bool) *held {
 	h := &held{identity: identity{request: r}, Hold: hold.Hold{Client: &c.holding, Ambiguous: ambiguous}}
 	h.lock.body = h
@@ -79,16 +79,16 @@ func (h *held) extend(ctx context.Context, d time.Duration) error {
 
 // unlock implements body.
 func (h *held) unlock(ctx context.Context) error {
-	return h.Release(h, func() error {
+	return h.Hold.Release(h, func() error {
 		if h.handOver() {
 			return nil
 		}
-		return h.release(ctx)
+		return h.free(ctx)
 	})
 }
 
-// release frees the key of a lock that is no longer held.
-func (h *held) release(ctx context.Context) error {
+// free frees the key of a lock that is no longer held.
+func (h *held) free(ctx context.Context) error {
 	began := h.client().wheel.Now()
 	r, answered := h.sendRelease(ctx)
 	if !answered {
@@ -114,8 +114,9 @@ func (h *held) release(ctx context.Context) error {
 	return nil
 }
 
-// sendRelease sends the release and waits for the reply, until a second after the end of ctx. If there is
-// none by then, the release goes on in the background.
+// sendRelease sends the release and waits for the reply, until a second after the end of ctx. If there is none by then,
+// the release goes on in the background. It does not queue behind other releases, as those of semaphore do, which share
+// scripts: a lock has one holder.
 func (h *held) sendRelease(ctx context.Context) (r redisconn.Reply, answered bool) {
 	c := h.client()
 	p := c.redis.Sender.Start(ctx, calls.Request{
@@ -208,7 +209,7 @@ func (h *held) handOver() bool {
 	if h.fenced() {
 		next.token++ // reserved with the acquisition
 	}
-	if c.watch(next, h.SentAt()) != nil {
+	if c.startLease(next, h.SentAt()) != nil {
 		return false
 	}
 	if c.queues.Handoff(m.queueKey(nil), func(a **acquisition) { (*a).held = next }) {
@@ -220,8 +221,9 @@ func (h *held) handOver() bool {
 	return false
 }
 
-// watch starts the lease of a lock that Redis has granted. Its request was sent at sentAt or later.
-func (c *Client) watch(h *held, sentAt time.Time) (err error) {
+// startLease starts the lease of a lock that Redis has granted, and registers the lock. Its request was sent at sentAt
+// or later.
+func (c *Client) startLease(h *held, sentAt time.Time) (err error) {
 	h.askedAt, h.madeAt = c.clock.At(sentAt), c.clock.Now()
 	least := h.mutex.config.minHold
 	if least > 0 {

@@ -76,7 +76,8 @@ type kind struct {
 	renewKeys func(name, id string) []string
 }
 
-// request identifies an acquisition in Redis. It does not change once it was sent.
+// request identifies an acquisition in Redis. A hold has a copy of its request, in which the token and keepUntil are
+// set; the rest does not change once it was sent.
 type request struct {
 	mutex *Mutex
 	id    string // the field of the holder in Redis: unique for ever
@@ -111,6 +112,9 @@ func (r *request) forcedKey() string {
 
 // verb is the command that publishes a release.
 func (r *request) verb() any { return r.mutex.client.redis.Channels.Verb() }
+
+// queuesInRedis reports whether the waiters have a queue in Redis.
+func (k *kind) queuesInRedis() bool { return k.leave != nil }
 
 // keysToRenew returns the renewKeys of a lock, or their default.
 func (k *kind) keysToRenew(name, id string) []string { return k.appendKeysToRenew(nil, name, id) }

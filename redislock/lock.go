@@ -53,7 +53,7 @@ type identity struct {
 // notHeld stands for a nil or zero Lock.
 var notHeld = conventions.Ended(ErrNotHeld)
 
-// hold returns what its holder asks.
+// hold returns what the methods of the same names forward to.
 func (l *Lock) hold() conventions.Hold {
 	if !l.valid() {
 		return notHeld

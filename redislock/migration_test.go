@@ -145,7 +145,8 @@ func TestLock_UnlockIsUnconfirmedWhileASlotMigratesForLong(t *testing.T) {
 	poll(t, func() bool { return rdb.Exists(t.Context(), "{orders}").Val() == 0 })
 }
 
-// A reader's timeout is a key of its own. The node that receives a slot does not have those that are still on the other one.
+// A reader's timeout is a key of its own. The node that receives a slot does not have those that are still on the other
+// one.
 func TestRWMutex_AReaderKeepsItsLockWhileItsSlotMigrates(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)

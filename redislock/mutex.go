@@ -36,8 +36,8 @@ func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) { return handleOf(m.
 
 // tryLock is TryLock.
 func (m *Mutex) tryLock(ctx context.Context) (part, error) {
-	if again, err := m.enterOrReenter(ctx); again != nil || err != nil {
-		return again, err
+	if reentered, err := m.enterOrReenter(ctx); reentered != nil || err != nil {
+		return reentered, err
 	}
 	c := m.client
 	defer c.gate.Leave()
@@ -65,10 +65,10 @@ func (m *Mutex) tryLock(ctx context.Context) (part, error) {
 // WithHandoff. All waiters of a lock share one wheel entry and one subscription.
 func (m *Mutex) Lock(ctx context.Context) (*Lock, error) { return handleOf(m.lock(ctx)) }
 
-// lock is Lock.
+// lock is Lock. It returns a *held, or an *entry for a context with an Owner.
 func (m *Mutex) lock(ctx context.Context) (part, error) {
-	if again, err := m.enterOrReenter(ctx); again != nil || err != nil {
-		return again, err
+	if reentered, err := m.enterOrReenter(ctx); reentered != nil || err != nil {
+		return reentered, err
 	}
 	defer m.client.gate.Leave()
 	a, key := m.enqueue(ctx)
@@ -89,8 +89,8 @@ func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func
 
 // lockFunc is LockFunc.
 func (m *Mutex) lockFunc(ctx context.Context, f func(part, error)) (cancel func()) {
-	if again, err := m.enterOrReenter(ctx); again != nil || err != nil {
-		go m.client.monitor.callback(func() { f(again, err) })
+	if reentered, err := m.enterOrReenter(ctx); reentered != nil || err != nil {
+		go m.client.monitor.callback(func() { f(reentered, err) })
 		return func() {}
 	}
 	a, key := m.enqueue(ctx)
@@ -134,14 +134,14 @@ func (m *Mutex) enterOrReenter(ctx context.Context) (part, error) {
 		c.monitor.refused(ctx, &c.gate, m.kind, m.name, err)
 		return nil, err
 	}
-	again, err := m.reenter(ctx)
+	reentered, err := m.reenter(ctx)
 	if err != nil {
 		c.monitor.failed(ctx, m.kind, m.name, 0, err)
 	}
-	if again != nil || err != nil {
+	if reentered != nil || err != nil {
 		c.gate.Leave()
 	}
-	return again, err
+	return reentered, err
 }
 
 // finish turns the outcome of an acquisition into the results for its caller.

@@ -23,7 +23,7 @@ func TestMutex_TryLock(t *testing.T) {
 		before := time.Now()
 		l, err := c.Mutex(name).TryLock(t.Context())
 		require.NoError(t, err)
-		require.Regexp(t, `^[0-9a-f]{32}:\d+$`,
+		require.Regexp(t, `^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}:\d+$`,
 			requireHeldOnce(t, rdb, name))
 		require.Equal(t, name, l.Name())
 		require.True(t, l.Valid())

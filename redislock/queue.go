@@ -44,7 +44,7 @@ func (m *Mutex) heldName() heldName { return heldName{m.kind, m.name} }
 // Redis.
 func (m *Mutex) queueKey(r *request) queueKey {
 	key := queueKey{lockKey: m.lockKey()}
-	if r != nil && m.kind.leave != nil {
+	if r != nil && m.kind.queuesInRedis() {
 		key.id = r.id
 	}
 	return key
@@ -52,7 +52,7 @@ func (m *Mutex) queueKey(r *request) queueKey {
 
 func (c *Client) newQueues() *waitqueue.Group[queueKey, *acquisition] {
 	return waitqueue.New(c.wheel, waitqueue.Config[queueKey, *acquisition]{
-		Send:     c.send,
+		Submit:   c.submit,
 		Build:    c.build,
 		Apply:    c.apply,
 		MaxBatch: 1 << 20, // all: the head asks, and the reply is for all
@@ -66,7 +66,7 @@ func (c *Client) newQueues() *waitqueue.Group[queueKey, *acquisition] {
 		},
 		Leave: func(_ queueKey, left []*acquisition) {
 			for _, a := range left {
-				if a.request.kind().leave != nil {
+				if a.request.kind().queuesInRedis() {
 					c.abandon(a.request, a.ambiguous)
 				}
 			}

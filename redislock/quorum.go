@@ -16,6 +16,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/hold"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/signals"
 
 	"github.com/redis/go-redis/v9"
 
@@ -86,7 +87,10 @@ func NewQuorum(rdbs []redis.UniversalClient, opts ...Option) (*Quorum, error) {
 	}
 	q := &Quorum{
 		stuck: make([]atomic.Int32, len(rdbs)), wheel: cfg.Wheel, logger: cfg.Logger,
-		monitor: monitor{hooks: cfg.hooks, logger: cfg.Logger, as: KindQuorum}, held: make(map[*composite]struct{}),
+		monitor: monitor{
+			hooks: cfg.hooks, logger: cfg.Logger, failures: signals.Failures{Closed: ErrClosed}, as: KindQuorum,
+		},
+		held: make(map[*composite]struct{}),
 	}
 	// Hooks are called once for a lock of the Quorum, not once for each server.
 	each := cfg
@@ -112,7 +116,7 @@ func NewQuorum(rdbs []redis.UniversalClient, opts ...Option) (*Quorum, error) {
 		return nil, err
 	}
 	q.queues = waitqueue.New(cfg.Wheel, waitqueue.Config[queueKey, *quorumAcquisition]{
-		Send: q.send, Build: q.build, Apply: q.apply, MaxBatch: 1, Poll: cfg.Poll, Listen: q.listen,
+		Submit: q.submit, Build: q.build, Apply: q.apply, MaxBatch: 1, Poll: cfg.Poll, Listen: q.listen,
 		GiveBack: func(_ queueKey, granted []*quorumAcquisition) {
 			for _, a := range granted {
 				go func() { _ = a.won.unlock(context.Background()) }() // a failure is retried in the background
@@ -331,9 +335,9 @@ func (q *Quorum) listen(key queueKey, kick func()) (stop func()) {
 	}
 }
 
-// send starts the attempt of a queue, outside of the send queues: it asks several servers. No goroutine waits for
+// submit starts the attempt of a queue, outside of the send queues: it asks several servers. No goroutine waits for
 // their answers.
-func (q *Quorum) send(_ *calls.Job, c calls.Caller, _ queueKey, here bool) {
+func (q *Quorum) submit(_ *calls.Job, c calls.Caller, _ queueKey, here bool) {
 	start := func() {
 		if call, ok := c.Build(); ok {
 			call.Start(func(cmd *redis.Cmd) { c.Apply(redisconn.Reply{Cmd: cmd}) })

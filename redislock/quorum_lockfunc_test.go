@@ -62,8 +62,8 @@ func TestQuorum_LockFunc(t *testing.T) {
 	})
 }
 
-// checkQuorumLockFunc checks LockFunc with the given live and dead servers. Its subtests run in turn: parallel ones would
-// wait among those of other tests, and the server that dies next would wait for them.
+// checkQuorumLockFunc checks LockFunc with the given live and dead servers. Its subtests run in turn: parallel ones
+// would wait among those of other tests, and the server that dies next would wait for them.
 func checkQuorumLockFunc(t *testing.T, alive independentServers, dead ...*redistest.Server) {
 	all := append(append(independentServers{}, alive[:1]...), append(dead, alive[1:]...)...)
 

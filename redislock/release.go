@@ -42,7 +42,7 @@ func (c *Client) newCleanup() *cleanup.Queue[pendingRelease] {
 // abandon gives up a request that Redis may have granted or enqueued. A place in the queue outlasts a short
 // lease.
 func (c *Client) abandon(req *request, ambiguous bool) {
-	lasts, leave := req.mutex.config.firstLease(), req.kind().leave != nil
+	lasts, leave := req.mutex.config.firstLease(), req.kind().queuesInRedis()
 	if leave {
 		lasts = max(lasts, c.fairAlive())
 	}

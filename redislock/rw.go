@@ -223,7 +223,7 @@ func (a *acquisition) downgraded(writer *held, r *redisconn.Reply) (err error) {
 		return lostBefore("downgrade", req.name(), errGone)
 	}
 	a.held = c.newHeld(*req, r.Ambiguous)
-	if err = c.watch(a.held, r.SentAt); err == nil && writer.Ambiguous {
+	if err = c.startLease(a.held, r.SentAt); err == nil && writer.Ambiguous {
 		writer.ReleaseLater(cleanup.LateCopy, true)
 	}
 	return err

@@ -53,7 +53,7 @@ type monitor struct {
 	wait  histogram.Values
 	hold  histogram.Values
 
-	repeats signals.Repeats
+	failures signals.Failures
 
 	// Kept only for hooks that need them: the values of the context that acquired each hold, and the hold that
 	// has an id now. A lock that is handed over within the process keeps its id.
@@ -148,28 +148,19 @@ func (m *monitor) failed(ctx context.Context, k *kind, name string, took time.Du
 	case conventions.Caused(ctx, err):
 		m.stats.Cancelled++
 	default:
-		m.keepErrorLocked(err)
+		m.failures.Keep(err)
 	}
 	m.mu.Unlock()
 	m.call(m.hooks.Failed, Event{Context: ctx, Kind: m.kind(k), Name: name, Took: took, Err: err})
-}
-
-// keepErrorLocked keeps an error for Stats, unless Close has caused it, and reports whether it does.
-func (m *monitor) keepErrorLocked(err error) (kept bool) {
-	if errors.Is(err, ErrClosed) || errors.Is(err, context.Canceled) {
-		return false
-	}
-	m.stats.Err, m.stats.ErrAt = err, time.Now() //nolint:forbidigo // for people
-	return true
 }
 
 // repeated keeps the error of a call that is repeated: of a wait that goes on, or of a release in the background. It
 // logs the first of several.
 func (m *monitor) repeated(err error) {
 	m.mu.Lock()
-	changed := m.keepErrorLocked(err) && m.repeats.Changed(err, m.stats.ErrAt)
+	first := m.failures.Repeated(err)
 	m.mu.Unlock()
-	if changed {
+	if first {
 		m.logger.LogAttrs(context.Background(), slog.LevelWarn,
 			"redislock: waits and releases fail and are repeated", slog.Any("error", err))
 	}
@@ -179,7 +170,7 @@ func (m *monitor) repeated(err error) {
 func (m *monitor) renewalFailed(r renewal.Event) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.keepErrorLocked(r.Err)
+	m.failures.Keep(r.Err)
 }
 
 // refused reports the failure of a call that was refused because its context has ended. It does not report
@@ -259,6 +250,7 @@ func (m *monitor) snapshot() Stats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.stats
+	s.ErrAt, s.Err = m.failures.Last()
 	s.Held = int(s.Acquired - s.Lost - s.Released)
 	s.Wait, s.Hold = wheel.Histogram(m.wait), wheel.Histogram(m.hold)
 	return s

@@ -10,8 +10,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// BenchmarkAcquireRelease acquires a permit and releases it: each goroutine of a semaphore of its own, or all of them of
-// one semaphore with 5 permits.
+// BenchmarkAcquireRelease acquires a permit and releases it: each goroutine of a semaphore of its own, or all of them
+// of one semaphore with 5 permits.
 func BenchmarkAcquireRelease(b *testing.B) {
 	permits := newClient(b, redistest.Bench(b))
 	const each = 5

@@ -14,8 +14,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
 
-// begin checks the context of a call and enters the gate. After a nil error the caller must leave the gate.
-func (c *Client) begin(ctx context.Context, operation, name string) error {
+// admit checks the context of a call and enters the gate. After a nil error the caller must leave the gate.
+func (c *Client) admit(ctx context.Context, operation, name string) error {
 	switch {
 	case ctx == nil:
 		return argument.Nil("context")
@@ -37,7 +37,7 @@ func (c *Client) call(
 // do is call for any request. Its Key is the name.
 func (c *Client) do(ctx context.Context, operation string, request calls.Request) (redisconn.Reply, error) {
 	name := request.Key
-	if err := c.begin(ctx, operation, name); err != nil {
+	if err := c.admit(ctx, operation, name); err != nil {
 		return redisconn.Reply{}, err
 	}
 	defer c.gate.Leave()
@@ -121,14 +121,14 @@ func goOn[T any](
 	c *Client, batch []*waitqueue.Waiter[T], of func(*T) *acquisition, r redisconn.Reply, err error,
 ) (failed []*waitqueue.Waiter[T], again time.Duration) {
 	migrating, login := redisconn.Migrating(r.Err()), redisconn.IsLoginRefused(r.Err())
-	waits := func(w *waitqueue.Waiter[T]) bool { return w.Waits() && of(&w.Value).contended }
-	begun := slices.ContainsFunc(batch, waits)
+	wasRefused := func(w *waitqueue.Waiter[T]) bool { return w.Waits() && of(&w.Value).contended }
+	begun := slices.ContainsFunc(batch, wasRefused)
 	for _, w := range batch {
 		trouble := &of(&w.Value).trouble
 		switch {
 		case migrating && w.Waits():
 			again = migrationPause
-		case w.Waits() && begun && (!login || waits(w)) && trouble.Endures(r.Err(), c.wheel.Now(), DefaultLease):
+		case w.Waits() && begun && (!login || wasRefused(w)) && trouble.Endures(r.Err(), c.wheel.Now(), DefaultLease):
 			again = max(again, trouble.Pause(c.poll/5, c.poll))
 		default:
 			w.Fail(err)

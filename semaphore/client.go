@@ -23,6 +23,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/pubsub"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/signals"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
@@ -96,11 +97,14 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	}
 	c := &Client{
 		wheel: cfg.Wheel, logger: cfg.Logger, poll: cfg.Poll, idleMillis: redisconn.Millis(cfg.idle),
-		monitor: monitor{hooks: cfg.hooks, logger: cfg.Logger, clock: client.NewClock(cfg.Wheel)},
-		owner:   client.NewID(),
-		closed:  make(chan struct{}),
-		held:    make(map[*held]struct{}),
-		warned:  make(map[string]struct{}),
+		monitor: monitor{
+			hooks: cfg.hooks, logger: cfg.Logger, failures: signals.Failures{Closed: ErrClosed},
+			clock: client.NewClock(cfg.Wheel),
+		},
+		owner:  client.NewID(),
+		closed: make(chan struct{}),
+		held:   make(map[*held]struct{}),
+		warned: make(map[string]struct{}),
 	}
 	c.holding = hold.Client{Wheel: c.wheel, Gate: &c.gate, NotHeld: ErrNotHeld, Closed: ErrClosed}
 	c.redis, err = client.NewLeases(&cfg.Options, rdb, &c.gate, renewalConns, c.monitor.renewalHooks())
@@ -125,40 +129,40 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 func (c *Client) makeQueues() {
 	listen := pubsub.Listen(c.redis.Channels, scripts.SemChannel)
 	c.counting = waitqueue.New(c.wheel, waitqueue.Config[string, acquisition]{
-		Send: c.send, Build: c.buildCounting, Apply: c.applyCounting,
+		Submit: c.submit, Build: c.buildCounting, Apply: c.applyCounting,
 		MaxBatch: maxBatch, Poll: c.poll, Listen: listen, Workers: c.gate.Workers,
 		GiveBack: c.giveBackCounting,
 	})
 	c.countingReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *countingRelease]{
-		Send: c.send, Build: c.buildCountingReleases, Apply: c.applyCountingReleases,
+		Submit: c.submit, Build: c.buildCountingReleases, Apply: c.applyCountingReleases,
 		MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
 	})
 	c.plain = waitqueue.New(c.wheel, waitqueue.Config[string, *acquireRequest]{
-		Send: c.send, Build: c.buildPlain, Apply: c.applyPlain,
+		Submit: c.submit, Build: c.buildPlain, Apply: c.applyPlain,
 		MaxBatch: maxBatch, Poll: c.poll, Listen: listen, Workers: c.gate.Workers,
 		GiveBack: c.giveBackPlain, Leave: c.leavePlain,
 	})
 	c.plainReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *releaseRequest]{
-		Send: c.send, Build: c.buildPlainReleases, Apply: c.applyPlainReleases,
+		Submit: c.submit, Build: c.buildPlainReleases, Apply: c.applyPlainReleases,
 		MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
 	})
 	c.fair = waitqueue.New(c.wheel, waitqueue.Config[string, *acquireRequest]{
-		Send: c.send, Build: c.buildFair, Apply: c.applyFair,
+		Submit: c.submit, Build: c.buildFair, Apply: c.applyFair,
 		MaxBatch: maxFairBatch, Poll: c.poll, Eager: true, Carry: true, Workers: c.gate.Workers,
 		Listen: pubsub.Listen(c.redis.Channels, c.fairChannel),
 	})
 	c.fairReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *releaseRequest]{
-		Send: c.send, Build: c.buildFairReleases, Apply: c.applyFairReleases,
+		Submit: c.submit, Build: c.buildFairReleases, Apply: c.applyFairReleases,
 		MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
 	})
 }
 
-// send is the Send of the queues.
-func (c *Client) send(j *calls.Job, caller calls.Caller, name string, here bool) {
+// submit is the Submit of the queues.
+func (c *Client) submit(j *calls.Job, caller calls.Caller, name string, here bool) {
 	if here {
-		c.redis.Sender.SendHere(j, caller, name)
+		c.redis.Sender.SubmitHere(j, caller, name)
 	} else {
-		c.redis.Sender.Send(j, caller, name)
+		c.redis.Sender.Submit(j, caller, name)
 	}
 }
 

@@ -147,7 +147,7 @@ func (s *CountingSemaphore) enter(ctx context.Context, n int64) error {
 	if s.config.max > 0 && n > s.config.max {
 		return fmt.Errorf("%w: %s: %d of %d", ErrExceedsPermits, scripts.Quote(s.name), n, s.config.max)
 	}
-	return s.client.begin(ctx, "acquire", s.name)
+	return s.client.admit(ctx, "acquire", s.name)
 }
 
 // Release adds n permits, 0 to MaxPermits, and wakes waiters in all processes. It creates the semaphore if
@@ -192,7 +192,7 @@ func (s *CountingSemaphore) release(ctx context.Context, n int64, ifExists bool)
 	defer c.gate.Leave()
 	began := c.monitor.clock.Now()
 	request := &countingRelease{n: n, ifExists: ifExists, max: s.config.max}
-	err := awaitRelease(ctx, c, c.countingReleases, s.name, request, func(err error) error {
+	err := queueRelease(ctx, c, c.countingReleases, s.name, request, func(err error) error {
 		return releaseError(s.name, err)
 	})
 	if n > 0 && (errors.Is(err, ErrUnconfirmed) || err == nil && request.result == 1) {

@@ -18,7 +18,7 @@ type Grant struct{ held held }
 // notHeld stands for a nil or zero Grant.
 var notHeld = conventions.Ended(ErrNotHeld)
 
-// hold returns what its holder asks.
+// hold returns what the methods of the same names forward to.
 func (g *Grant) hold() conventions.Hold {
 	switch {
 	case g.isZero():

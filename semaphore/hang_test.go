@@ -192,7 +192,8 @@ func TestHang_CallersThatLeave(t *testing.T) {
 	})
 }
 
-// While Redis hangs, a call without a caller that blocks costs no goroutine, and neither does one whose caller has left.
+// While Redis hangs, a call without a caller that blocks costs no goroutine, and neither does one whose caller has
+// left.
 func TestScale_CallsWithoutCallersCostNoGoroutine(t *testing.T) {
 	redistest.SkipIfShort(t)
 	const calls = 300

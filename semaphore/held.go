@@ -104,14 +104,14 @@ func (h *held) release(ctx context.Context) error {
 		}
 		return nil
 	}
-	return h.Release(h, func() error { return h.free(ctx) })
+	return h.Hold.Release(h, func() error { return h.free(ctx) })
 }
 
 // free releases permits that are no longer held.
 func (h *held) free(ctx context.Context) error {
 	c, request := h.client, &releaseRequest{ids: h.ids}
 	began := c.wheel.Now()
-	err := awaitRelease(ctx, c, c.releaseQueue(h.fair), h.name, request, func(err error) error {
+	err := queueRelease(ctx, c, c.releaseQueue(h.fair), h.name, request, func(err error) error {
 		if err != nil && !redisconn.WrongKind(err) || h.Ambiguous {
 			h.ReleaseLater(0, h.Ambiguous)
 		}

@@ -210,7 +210,7 @@ func (c *Client) applyAcquireReply(
 		switch {
 		case reply.tokens[i] > 0:
 			w.Value.token, w.Value.sentAt = reply.tokens[i], r.SentAt
-			w.Grant()
+			w.Grant() // the caller starts the lease, in newGrant
 			continue
 		case !reply.isSet:
 			refusal = fmt.Errorf("%w: %s", ErrNotSet, scripts.Quote(name))

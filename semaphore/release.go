@@ -20,9 +20,9 @@ import (
 
 const releaseTimeout = 5 * time.Second // for a batch in the background
 
-// awaitRelease queues a release and blocks until finish has returned its outcome, or as hold.AwaitRelease until a
+// queueRelease queues a release and blocks until finish has returned its outcome, or as hold.AwaitRelease until a
 // second after the end of ctx. Then the release continues without its caller. finish runs before Close returns.
-func awaitRelease[T any](
+func queueRelease[T any](
 	ctx context.Context, c *Client, q *waitqueue.Group[string, T], name string, request T, finish func(error) error,
 ) error {
 	wait := func(done <-chan T) bool {

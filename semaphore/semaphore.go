@@ -126,7 +126,7 @@ func (s *Semaphore) AcquireFunc(ctx context.Context, n int64, f func(*Grant, err
 		return func() {}
 	}
 	r := newAcquireRequest(a, s.config)
-	settle := func(err error) (*Grant, error) { return s.settle(r, err) }
+	settle := func(err error) (*Grant, error) { return s.grantOf(r, err) }
 	report := func(g *Grant, err error) { s.report(r, g, err) }
 	return acquireFunc(ctx, c, s.queue(), s.name, r, settle, report, f)
 }
@@ -152,7 +152,7 @@ func (s *Semaphore) acquire(
 	}
 	r := newAcquireRequest(a, s.config)
 	_, err = wait(ctx, s.name, r)
-	g, err := s.settle(r, acquireError(ctx, s.name, err))
+	g, err := s.grantOf(r, acquireError(ctx, s.name, err))
 	s.report(r, g, err)
 	return g, err
 }
@@ -179,11 +179,11 @@ func (s *Semaphore) enter(ctx context.Context, n int64) error {
 	if err := checkCount(n, 0, MaxGrant); err != nil {
 		return err
 	}
-	return s.client.begin(ctx, "acquire", s.name)
+	return s.client.admit(ctx, "acquire", s.name)
 }
 
-// settle returns the result for the caller of a request: a Grant, unless err says that it was not granted.
-func (s *Semaphore) settle(r *acquireRequest, err error) (*Grant, error) {
+// grantOf returns the result for the caller of a request: a Grant, unless err says that it was not granted.
+func (s *Semaphore) grantOf(r *acquireRequest, err error) (*Grant, error) {
 	if err != nil {
 		return nil, err
 	}

@@ -60,7 +60,7 @@ type monitor struct {
 	wait  histogram.Values
 	hold  histogram.Values
 
-	repeats signals.Repeats
+	failures signals.Failures
 
 	traced map[string]tracedGrant // by the ids of its permits, if there are hooks that need them
 }
@@ -194,7 +194,7 @@ func (m *monitor) failed(of object, a *acquisition, err error) {
 	case conventions.Caused(a.ctx, err):
 		m.stats.Cancelled++
 	default:
-		m.keepErrorLocked(err)
+		m.failures.Keep(err)
 	}
 	m.mu.Unlock()
 	if m.hooks.Failed != nil {
@@ -204,22 +204,13 @@ func (m *monitor) failed(of object, a *acquisition, err error) {
 	}
 }
 
-// keepErrorLocked keeps an error for Stats, unless Close has caused it, and reports whether it does.
-func (m *monitor) keepErrorLocked(err error) (kept bool) {
-	if errors.Is(err, ErrClosed) || errors.Is(err, context.Canceled) {
-		return false
-	}
-	m.stats.Err, m.stats.ErrAt = err, time.Now() //nolint:forbidigo // for people
-	return true
-}
-
 // repeated keeps the error of a call that is repeated: of a wait that goes on, or of a release in the background. It
 // logs the first of several.
 func (m *monitor) repeated(err error) {
 	m.mu.Lock()
-	changed := m.keepErrorLocked(err) && m.repeats.Changed(err, m.stats.ErrAt)
+	first := m.failures.Repeated(err)
 	m.mu.Unlock()
-	if changed {
+	if first {
 		m.logger.LogAttrs(context.Background(), slog.LevelWarn,
 			"semaphore: waits and releases fail and are repeated", slog.Any("error", err))
 	}
@@ -229,7 +220,7 @@ func (m *monitor) repeated(err error) {
 func (m *monitor) renewalFailed(r renewal.Event) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.keepErrorLocked(r.Err)
+	m.failures.Keep(r.Err)
 }
 
 // renewed is the Hooks.Renewed of the Renewer.
@@ -302,6 +293,7 @@ func (c *Client) Stats() Stats {
 	m := &c.monitor
 	m.mu.Lock()
 	s := m.stats
+	s.ErrAt, s.Err = m.failures.Last()
 	s.Wait, s.Hold = wheel.Histogram(m.wait), wheel.Histogram(m.hold)
 	m.mu.Unlock()
 	s.Grants = int(s.Acquired - s.Lost - s.Released)

@@ -61,7 +61,7 @@ type Call struct {
 	Start func(done func(*redis.Cmd))
 }
 
-// Job is a call from Send until Apply. The zero value is ready for Send.
+// Job is a call from Submit until Apply. The zero value is ready for Submit.
 type Job struct {
 	caller  Caller
 	key     string
@@ -114,15 +114,18 @@ func New(cfg Config) *Sender {
 	return &Sender{Config: cfg, proof: redisconn.Proof{Client: cfg.Base}}
 }
 
-// Send queues the call of c for the node of key. It does not block.
-func (s *Sender) Send(j *Job, c Caller, key string) { s.send(j, c, key, s.line(key), false) }
+// Submit queues the call of c for the node of key: c.Build makes the call just before it is written, and c.Apply gets
+// the reply. It does not block.
+func (s *Sender) Submit(j *Job, c Caller, key string) { s.send(j, c, key, s.line(key), false) }
 
-// SendHere is Send for a user whose context cannot end. If a batch can be sent at once, SendHere sends it on the
+// SubmitHere is Submit for a user whose context cannot end. If a batch can be sent at once, SubmitHere sends it on the
 // goroutine of the user, which saves two goroutine switches, and returns after the reply.
-func (s *Sender) SendHere(j *Job, c Caller, key string) { s.send(j, c, key, s.line(key), true) }
+func (s *Sender) SubmitHere(j *Job, c Caller, key string) { s.send(j, c, key, s.line(key), true) }
 
-// SendAlone is Send for a call with Call.Send. Such calls share no batches.
-func (s *Sender) SendAlone(j *Job, c Caller, key string) { s.send(j, c, key, s.aloneLine(key), false) }
+// SubmitAlone is Submit for a call with Call.Send. Such calls share no batches.
+func (s *Sender) SubmitAlone(j *Job, c Caller, key string) {
+	s.send(j, c, key, s.aloneLine(key), false)
+}
 
 func (s *Sender) send(j *Job, c Caller, key string, l *line, here bool) {
 	s.Gate.EnterInside()
@@ -146,11 +149,11 @@ func (j *Job) build() bool {
 	return true
 }
 
-// answered handles the result of a try: it schedules the next try or ends the job.
-func (j *Job) answered() {
+// tried handles the result of a try: it schedules the next try or ends the job.
+func (j *Job) tried() {
 	err := j.reply.Err()
 	if err == nil {
-		j.over()
+		j.deliver()
 		return
 	}
 	j.reply.Ambiguous = j.reply.Ambiguous || redisconn.MayHaveExecuted(err)
@@ -169,7 +172,7 @@ func (j *Job) failed(err error) {
 			return
 		}
 	}
-	j.over()
+	j.deliver()
 }
 
 // check checks the node if a call failed because of its connection, once for each job, unless a check has found, while
@@ -207,12 +210,12 @@ func (j *Job) goOn(err, found error) {
 	}
 	switch {
 	case found == nil && !repeats:
-		j.over()
+		j.deliver()
 	case found == nil:
 		j.resume(nil)
 	case redisconn.IsMisconfigured(found), redisconn.IsLoginRefused(found):
 		j.reply.Cmd = Failed(found)
-		j.over()
+		j.deliver()
 	default:
 		j.failed(err)
 	}
@@ -247,14 +250,14 @@ func (j *Job) again(err error) (most time.Duration, again bool) {
 // resume queues the next try after a pause.
 func (j *Job) resume(stopped error) {
 	if s := j.line.sender; stopped != nil || s.Gate.Closed() || !j.caller.Wanted() {
-		s.Workers.Go(j.over)
+		s.Workers.Go(j.deliver)
 		return
 	}
 	j.line.add(j, false)
 }
 
-// over passes the last reply to the Caller.
-func (j *Job) over() {
+// deliver passes the last reply to the Caller.
+func (j *Job) deliver() {
 	g, c, r := j.line.sender.Gate, j.caller, j.reply
 	*j = Job{}
 	defer g.Leave()

@@ -41,11 +41,11 @@ func (s *Sender) Start(ctx context.Context, r Request) *Pending {
 	p := &Pending{request: r, values: ctx, done: make(chan struct{})}
 	switch {
 	case r.Send != nil:
-		s.SendAlone(&p.job, p, r.Key)
+		s.SubmitAlone(&p.job, p, r.Key)
 	case ctx.Done() == nil:
 		s.sendHere(p)
 	default:
-		s.Send(&p.job, p, r.Key)
+		s.Submit(&p.job, p, r.Key)
 	}
 	if ctx.Done() == nil {
 		<-p.done
@@ -61,7 +61,7 @@ func (s *Sender) sendHere(p *Pending) {
 			p.request.Late(p.reply)
 		}
 	}()
-	s.SendHere(&p.job, p, p.request.Key)
+	s.SubmitHere(&p.job, p, p.request.Key)
 	returned = true
 }
 
@@ -71,9 +71,9 @@ func (s *Sender) Go(ctx context.Context, r Request) {
 	p := &Pending{request: r, values: ctx}
 	p.state.Store(left)
 	if r.Send != nil {
-		s.SendAlone(&p.job, p, r.Key)
+		s.SubmitAlone(&p.job, p, r.Key)
 	} else {
-		s.Send(&p.job, p, r.Key)
+		s.Submit(&p.job, p, r.Key)
 	}
 }
 

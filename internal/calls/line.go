@@ -231,11 +231,11 @@ func (l *line) carry(f *flight, jobs []*Job) {
 	n, lone := len(jobs), jobs[0].call.Values != nil // a job without Values may have several callers
 	l.sendBatch(f, jobs)
 	near := l.sender.Wheel.Now().Sub(f.sentAt) < time.Duration(n)*perCall
-	due := l.arrived() + uint64(n)
+	expected := l.arrived() + uint64(n)
 	deliver(jobs)
 	switch {
 	case n > 1 && !near:
-		l.regather(due)
+		l.regather(expected)
 	case n > 1 || !lone:
 		runtime.Gosched()
 	}
@@ -244,7 +244,7 @@ func (l *line) carry(f *flight, jobs []*Job) {
 // deliver passes the replies to their jobs.
 func deliver(jobs []*Job) {
 	for _, j := range jobs {
-		j.answered()
+		j.tried()
 	}
 }
 

@@ -44,7 +44,7 @@ var placeholders = []struct {
 	pattern *regexp.Regexp
 	with    string
 }{
-	{regexp.MustCompile(`[0-9a-f]{32}:\d+(:write)?`), "HOLD"},
+	{regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d+(:write)?`), "HOLD"},
 	{regexp.MustCompile(`^&cogwheel_client:cogwheel_check$`), "&cogwheel_client:CLIENT"},
 	{regexp.MustCompile(`:call:\d+:`), ":call:N:"},
 	{regexp.MustCompile(`[0-9a-f]{32}`), "CLIENT"},

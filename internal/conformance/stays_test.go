@@ -40,7 +40,7 @@ func staysOf(t *testing.T, document string) (stays []stay) {
 	_, section, found := strings.Cut(document, "\n## What stays in Redis\n")
 	require.True(t, found)
 	section, _, _ = strings.Cut(section, "\n## ")
-	words := strings.NewReplacer("NAME", "name", "PREFIX", "name", "HOLD", `[0-9a-f]{32}:\d+`,
+	words := strings.NewReplacer("NAME", "name", "PREFIX", "name", "HOLD", `[0-9a-f-]{36}:\d+`,
 		"CLIENT", `[0-9a-f]{32}`, "N", `\d+`)
 	for line := range strings.Lines(section) {
 		cells := strings.Split(line, "|")

@@ -1,5 +1,6 @@
-// Package conventions has what the packages have in common for their callers, as docs/conventions.md says: the errors of
-// arguments, options that are applied, why a context has ended, contexts that end with a hold, and errors of several.
+// Package conventions has what the packages have in common for their callers, as docs/conventions.md says: the errors
+// of arguments, options that are applied, why a context has ended, contexts that end with a hold, and errors of
+// several.
 package conventions
 
 import (

@@ -49,7 +49,7 @@ type doneContext struct {
 	cancel context.CancelCauseFunc
 }
 
-// Hold is what its holder asks of a hold.
+// Hold has the methods that a Lock and a Grant forward to what they stand for.
 type Hold interface {
 	Done() <-chan struct{}
 	Err() error

@@ -23,7 +23,7 @@ type line struct {
 
 // holds has a line hold the attempts of a Group.
 func (l *line) holds(c *waitqueue.Config[string, int]) {
-	c.Send = func(_ *calls.Job, caller calls.Caller, _ string, here bool) {
+	c.Submit = func(_ *calls.Job, caller calls.Caller, _ string, here bool) {
 		l.queued, l.here = append(l.queued, caller), append(l.here, here)
 	}
 }
@@ -199,8 +199,8 @@ func TestGroup_Send(t *testing.T) {
 			s, l := &server{}, &line{}
 			change := func(c *waitqueue.Config[string, int]) {
 				l.holds(c)
-				send := c.Send
-				c.Send = func(j *calls.Job, caller calls.Caller, name string, here bool) {
+				send := c.Submit
+				c.Submit = func(j *calls.Job, caller calls.Caller, name string, here bool) {
 					send(j, caller, name, here)
 					if here {
 						runtime.Goexit()

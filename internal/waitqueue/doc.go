@@ -31,7 +31,7 @@
 //		MaxBatch: 100,
 //		Poll:     5 * time.Second,
 //		Listen:   pubsub.Listener(hub, channelOf),
-//		Send:     send, // by a calls.Sender
+//		Submit:     send, // by a calls.Sender
 //		Build: func(name string, batch []*waitqueue.Waiter[int64]) (calls.Call, time.Duration, bool) {
 //			return acquire(name, batch), 0, true // one script
 //		},

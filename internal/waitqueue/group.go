@@ -18,12 +18,12 @@ import (
 // AtOnce is returned by Apply to begin the next attempt at once. Calls of Try join that attempt.
 const AtOnce time.Duration = -1
 
-// Config configures a Group. Send, Build, Apply, MaxBatch and Poll are required; the hooks may be nil. All
-// functions run one at a time per key and must not block. Only Send may be called under the lock of the Group.
+// Config configures a Group. Submit, Build, Apply, MaxBatch and Poll are required; the hooks may be nil. All
+// functions run one at a time per key and must not block. Only Submit may be called under the lock of the Group.
 type Config[K comparable, T any] struct {
-	// Send sends a call to the node of a key, with [calls.Sender.Send], or with [calls.Sender.SendHere] if here is
-	// true.
-	Send func(j *calls.Job, c calls.Caller, key K, here bool)
+	// Submit queues a call for the node of a key, with [calls.Sender.Submit], or with [calls.Sender.SubmitHere] if
+	// here is true.
+	Submit func(j *calls.Job, c calls.Caller, key K, here bool)
 
 	// Build begins an attempt and returns its call. If ok is false, nothing is sent, and again has the meaning of the
 	// result of Apply.
@@ -84,7 +84,7 @@ type Group[K comparable, T any] struct {
 
 // New returns a Group without queues. It panics if a required field of cfg is missing.
 func New[K comparable, T any](w *wheel.Wheel, cfg Config[K, T]) *Group[K, T] {
-	if w == nil || cfg.Send == nil || cfg.Build == nil || cfg.Apply == nil || cfg.MaxBatch < 1 || cfg.Poll <= 0 {
+	if w == nil || cfg.Submit == nil || cfg.Build == nil || cfg.Apply == nil || cfg.MaxBatch < 1 || cfg.Poll <= 0 {
 		panic(fmt.Sprintf("waitqueue: a required function is nil, or MaxBatch %d or Poll %v out of range",
 			cfg.MaxBatch, cfg.Poll))
 	}
@@ -233,7 +233,7 @@ func (g *Group[K, T]) Kick(key K) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if q := g.queues[key]; q != nil {
-		q.pollNeeded = true
+		q.attemptDue = true
 		g.wakeLocked(q)
 	}
 }
@@ -347,7 +347,7 @@ func (g *Group[K, T]) add(key K, w *Waiter[T], here bool) error {
 	q, err := g.addLocked(key, w)
 	g.mu.Unlock()
 	if q != nil {
-		g.cfg.Send(&q.job, q, key, here)
+		g.cfg.Submit(&q.job, q, key, here)
 	}
 	return err
 }
@@ -362,7 +362,7 @@ func (g *Group[K, T]) addLocked(key K, w *Waiter[T]) (*queue[K, T], error) {
 		return nil, &NotServedError{Again: max(q.due.Sub(g.wheel.Now()), 0)}
 	}
 	if q.size == 0 || g.cfg.Eager {
-		q.pollNeeded = true
+		q.attemptDue = true
 	}
 	q.pushLocked(w)
 	if !q.hasWorkLocked() {
@@ -393,7 +393,7 @@ func (g *Group[K, T]) failLocked(q *queue[K, T], w *Waiter[T], err error) {
 // removeLocked takes a waiter that is not settled out of its queue.
 func (g *Group[K, T]) removeLocked(q *queue[K, T], w *Waiter[T]) {
 	if q.first == w {
-		q.pollNeeded = true // the next waiter may need less
+		q.attemptDue = true // the next waiter may need less
 	}
 	q.unlinkLocked(w)
 	w.settled = true
@@ -415,7 +415,7 @@ func (g *Group[K, T]) wakeLocked(q *queue[K, T]) {
 	case !q.hasWorkLocked():
 	case q.asksLocked():
 		g.startLocked(q)
-		g.cfg.Send(&q.job, q, q.key, false)
+		g.cfg.Submit(&q.job, q, q.key, false)
 	default: // hooks must not run under mu
 		g.startLocked(q)
 		g.cfg.Workers.Go(q.run)

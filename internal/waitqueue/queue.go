@@ -20,7 +20,7 @@ type queue[K comparable, T any] struct {
 	once        int // number of waiters of Try
 
 	running    bool // an attempt is in flight, or a goroutine is in run
-	pollNeeded bool // the next attempt must not wait for the timer
+	attemptDue bool // the next attempt must not wait for the timer
 	due        time.Time
 	timer      wheel.Timer
 	stop       func() // ends Listen; nil before it
@@ -76,7 +76,7 @@ func (q *queue[K, T]) run() {
 
 // hasWorkLocked reports whether the queue must run and does not.
 func (q *queue[K, T]) hasWorkLocked() bool {
-	return !q.running && (q.pollNeeded || q.size == 0 || len(q.back)+len(q.left) > 0)
+	return !q.running && (q.attemptDue || q.size == 0 || len(q.back)+len(q.left) > 0)
 }
 
 // asksLocked reports whether the next step is an attempt.
@@ -84,7 +84,7 @@ func (q *queue[K, T]) asksLocked() bool {
 	if gone := len(q.back) + len(q.left); gone > 0 {
 		return q.group.cfg.Carry
 	}
-	return q.pollNeeded && q.size > 0
+	return q.attemptDue && q.size > 0
 }
 
 // step makes one step, and reports whether another may follow.
@@ -94,11 +94,11 @@ func (q *queue[K, T]) step() (more bool) {
 	switch {
 	case q.asksLocked():
 		g.mu.Unlock()
-		g.cfg.Send(&q.job, q, q.key, false)
+		g.cfg.Submit(&q.job, q, q.key, false)
 		return false
 	case len(q.back) > 0 || len(q.left) > 0:
 		back, left := q.back, q.left
-		q.back, q.left, q.pollNeeded = nil, nil, true
+		q.back, q.left, q.attemptDue = nil, nil, true
 		g.mu.Unlock()
 		if len(back) > 0 && g.cfg.GiveBack != nil {
 			g.cfg.GiveBack(q.key, back)
@@ -132,7 +132,7 @@ func (q *queue[K, T]) step() (more bool) {
 
 // beginAttemptLocked makes the batch of an attempt: with Carry the values of waiters that have left, then the front.
 func (q *queue[K, T]) beginAttemptLocked(most int) {
-	q.pollNeeded = false
+	q.attemptDue = false
 	q.batch = make([]*Waiter[T], 0, min(len(q.back)+len(q.left)+q.size, most))
 	if q.group.cfg.Carry {
 		q.back, q.left = q.carryLocked(q.back, most), q.carryLocked(q.left, most)
@@ -166,7 +166,7 @@ func (q *queue[K, T]) finishAttempt(again time.Duration, err error) {
 	q.batch = nil
 	d := time.Duration(0)
 	if again == AtOnce {
-		q.pollNeeded = true
+		q.attemptDue = true
 	} else {
 		d = g.pause(again)
 	}
@@ -196,7 +196,7 @@ func (q *queue[K, T]) finishAttempt(again time.Duration, err error) {
 		}
 	}
 	if !stays {
-		q.pollNeeded = true
+		q.attemptDue = true
 	}
 }
 
@@ -252,7 +252,7 @@ func (q *queue[K, T]) tick(stopped error) {
 	case stopped != nil:
 		q.failAllLocked(stopped)
 	case !q.running && g.queues[q.key] == q:
-		q.pollNeeded = true
+		q.attemptDue = true
 		g.wakeLocked(q)
 	}
 }

@@ -30,7 +30,7 @@ func asks[T any](c *waitqueue.Config[string, T], f attempt[T]) { asksAfter(c, 0,
 
 // asksAfter is asks for attempts that wait for a while before they are sent.
 func asksAfter[T any](c *waitqueue.Config[string, T], queued time.Duration, f attempt[T]) {
-	c.Send = func(_ *calls.Job, caller calls.Caller, _ string, here bool) {
+	c.Submit = func(_ *calls.Job, caller calls.Caller, _ string, here bool) {
 		run := func() {
 			time.Sleep(queued)
 			if _, ok := caller.Build(); ok {
