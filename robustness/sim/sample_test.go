@@ -44,7 +44,8 @@ func TestReplay_OnARealServer(t *testing.T) {
 			for i := range said {
 				s := sim.Draw(seed)
 				s.Policy = "closed" // others decide by their own time
-				rdb, refuse := server.Client(t), func(_ string, on bool) { set(t, server.Client(t), on) }
+				rdb := server.Client(t, func(o *redis.Options) { o.ReadTimeout = redistest.Patience })
+				refuse := func(_ string, on bool) { set(t, server.Client(t), on) }
 				if i == 1 {
 					var err error
 					rdb, refuse, err = sim.Embedded()
