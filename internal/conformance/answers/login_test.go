@@ -92,6 +92,7 @@ func TestLogin_APasswordIsRotated(t *testing.T) {
 			s := begin(t, p, other)
 			kept, err := p.locks.Mutex(s.name+":kept", redislock.WithLease(redistest.SafeLease)).Lock(ctx)
 			require.NoError(t, err)
+			require.NoError(t, kept.Extend(ctx, 2*redistest.Patience)) // renewals go on as before
 			impatient := make(chan error, 1)
 			go func() {
 				_, err := p.locks.Mutex(s.name+":Mutex", redislock.WithLease(time.Second)).Lock(ctx)
@@ -109,7 +110,7 @@ func TestLogin_APasswordIsRotated(t *testing.T) {
 			s.requireRefused()
 			require.NoError(t, s.other.delays.Queue(s.name+":tasks").Schedule(ctx, "short", 0, nil))
 			redistest.Poll(t, func() bool {
-				return fails.have(s.asked()...)
+				return fails.have(s.asked()...) && p.locks.Stats().Renewal.Failures > 0
 			})
 			require.True(t, redisconn.IsLoginRefused(<-impatient), "a lease has passed: it is no rotation")
 			s.requireGoesOn()
@@ -124,7 +125,8 @@ func TestLogin_APasswordIsRotated(t *testing.T) {
 			}
 			s.free()
 			s.requireSucceeds()
-			require.NoError(t, kept.Extend(ctx, redistest.SafeLease), "renewals go on")
+			renewed := p.locks.Stats().Renewal.Renewed // of kept alone, as no other lock is held
+			redistest.Poll(t, func() bool { return p.locks.Stats().Renewal.Renewed > renewed })
 			require.NoError(t, kept.Unlock(ctx))
 		})
 	}
