@@ -185,7 +185,7 @@ type call struct {
 // send sends a batch. If the backend ends the goroutine, another one goes on with the batches.
 func (d *Destination) send(leases []*Lease) {
 	sentAt := d.renewer.now()
-	leases = slices.DeleteFunc(leases, func(l *Lease) bool { return !l.beginCall() })
+	leases = slices.DeleteFunc(leases, func(l *Lease) bool { return !l.joinCall() })
 	if len(leases) == 0 {
 		return
 	}

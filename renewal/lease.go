@@ -311,9 +311,9 @@ func (l *Lease) recheck() {
 	l.rearmLocked(now)
 }
 
-// beginCall marks a queued lease as part of the call about to start. It returns false if the lease has ended
+// joinCall marks a queued lease as part of the call about to start. It returns false if the lease has ended
 // meanwhile.
-func (l *Lease) beginCall() bool {
+func (l *Lease) joinCall() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.phase != queued {

@@ -48,12 +48,12 @@ func (s *Sender) Start(ctx context.Context, r Request) *Pending {
 		s.Submit(&p.job, p, r.Key)
 	}
 	if ctx.Done() == nil {
-		<-p.done
+		<-p.done // the user has nothing to do meanwhile
 	}
 	return p
 }
 
-// sendHere is SendHere for a user who has left if a hook of the redis client ends the goroutine.
+// sendHere is SubmitHere for a user who has left if a hook of the redis client ends the goroutine.
 func (s *Sender) sendHere(p *Pending) {
 	returned := false
 	defer func() {

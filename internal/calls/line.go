@@ -53,13 +53,13 @@ type line struct {
 	most   int // maximum number of calls in a batch
 
 	// mu guards the fields below. While queue is not empty, width flights are not stalled or stalled is maxStalled, and
-	// a check is scheduled on the wheel. While queue is empty, no check is scheduled, so Close leaves no entry.
+	// watch is scheduled on the wheel. While queue is empty, it is not, so Close leaves no entry.
 	mu        sync.Mutex
 	queue     []*Job
 	flights   []*flight // not stalled
 	stalled   int
-	checks    bool // a check is scheduled
-	nextCheck wheel.Timer
+	watches   bool // for stalled flights, by an entry on the wheel
+	nextWatch wheel.Timer
 	came      uint64 // number of calls since the line was made
 	era       int    // number of times that flights were forgotten
 
@@ -90,7 +90,7 @@ func (l *line) add(j *Job, here bool) {
 		}
 		return
 	}
-	l.armCheckLocked()
+	l.watchStalledLocked()
 	l.mu.Unlock()
 }
 
@@ -101,30 +101,30 @@ func (l *line) beginLocked() *flight {
 	return f
 }
 
-// armCheckLocked schedules a check for stalled flights. If the wheel is stopped, it checks at once.
-func (l *line) armCheckLocked() {
-	if l.checks {
+// watchStalledLocked schedules watch. If the wheel is stopped, it replaces stalled flights at once.
+func (l *line) watchStalledLocked() {
+	if l.watches {
 		return
 	}
 	var err error
-	if l.nextCheck, err = wheelentry.AfterFunc(l.sender.Wheel, stalledAfter, l.check); err != nil {
+	if l.nextWatch, err = wheelentry.AfterFunc(l.sender.Wheel, stalledAfter, l.watch); err != nil {
 		l.replaceStalledLocked()
 		return
 	}
-	l.checks = true
+	l.watches = true
 }
 
-// check replaces stalled flights while calls are queued.
-func (l *line) check(error) {
+// watch replaces stalled flights while calls are queued.
+func (l *line) watch(error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.checks = false
+	l.watches = false
 	if len(l.queue) == 0 {
 		return
 	}
 	l.replaceStalledLocked()
 	if len(l.queue) > 0 {
-		l.armCheckLocked()
+		l.watchStalledLocked()
 	}
 }
 
@@ -202,8 +202,8 @@ func (l *line) take(f *flight) []*Job {
 			l.queue = l.queue[l.most:]
 		} else {
 			l.queue = nil
-			if l.checks && l.nextCheck.Stop() {
-				l.checks = false
+			if l.watches && l.nextWatch.Stop() {
+				l.watches = false
 			}
 		}
 		f.sentAt = l.sender.Wheel.Now()

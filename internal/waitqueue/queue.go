@@ -32,11 +32,11 @@ type queue[K comparable, T any] struct {
 	wanted int          // number of waiters in batch that have not left
 }
 
-// Build implements calls.Caller. It begins the attempt.
+// Build implements calls.Caller. It starts the attempt.
 func (q *queue[K, T]) Build() (calls.Call, bool) {
 	g := q.group
 	g.mu.Lock()
-	q.beginAttemptLocked(g.cfg.MaxBatch)
+	q.startAttemptLocked(g.cfg.MaxBatch)
 	g.mu.Unlock()
 	if len(q.batch) == 0 {
 		q.run()
@@ -130,8 +130,8 @@ func (q *queue[K, T]) step() (more bool) {
 	return true
 }
 
-// beginAttemptLocked makes the batch of an attempt: with Carry the values of waiters that have left, then the front.
-func (q *queue[K, T]) beginAttemptLocked(most int) {
+// startAttemptLocked makes the batch of an attempt: with Carry the values of waiters that have left, then the front.
+func (q *queue[K, T]) startAttemptLocked(most int) {
 	q.attemptDue = false
 	q.batch = make([]*Waiter[T], 0, min(len(q.back)+len(q.left)+q.size, most))
 	if q.group.cfg.Carry {
