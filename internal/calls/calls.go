@@ -87,8 +87,8 @@ type Config struct {
 	// calls with Call.Send.
 	Timeout time.Duration
 
-	// Prepare, if not nil, runs before the calls of a batch are built: pubsub.Channels.Decide, for Clients with waiters.
-	// It may block for a round trip, and must return.
+	// Prepare, if not nil, runs before the calls of a batch are built. It is pubsub.Channels.Decide for Clients with
+	// waiters. It may block for a round trip, and must return.
 	Prepare func()
 
 	// CheckTimeout bounds each of the three steps of a check that follows a failed call; 0 means 250 ms.
