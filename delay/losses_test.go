@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,8 +22,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/delay"
+	"github.com/cogwheel-go/cogwheel/internal/clock/clocktest"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // A process that dies takes along tasks that it has claimed ahead. That costs them nothing: they are due as before.
@@ -508,6 +511,74 @@ func TestServe_ATaskWithTwoLossesRunsAlone(t *testing.T) {
 	slices.Sort(last)
 	require.Equal(t, []string{"b", "y"}, last)
 	close(end)
+}
+
+// callsOf is a hook that counts the calls for a queue.
+type callsOf struct {
+	name string
+	n    atomic.Int64
+}
+
+func (c *callsOf) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c *callsOf) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		c.count(cmd)
+		return err
+	}
+}
+
+func (c *callsOf) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		c.count(cmds...)
+		return err
+	}
+}
+
+func (c *callsOf) count(cmds ...redis.Cmder) {
+	for _, cmd := range cmds {
+		if cmd.Err() == nil && strings.Contains(cmd.String(), c.name) {
+			c.n.Add(1)
+		}
+	}
+}
+
+// A task with two losses is claimed while another runs. Redis learns that it begins before it does, and not a second time
+// by the calls that follow while it runs.
+func TestServe_ATaskThatRunsAloneBeginsOnce(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t)
+	p.edit(1, schedule("a", 0, "p")...)
+	for i := range 2 {
+		p.begin(2*i+2, p.claim(2*i+1))
+		p.loseLease("a")
+	}
+	calls := &callsOf{name: p.name}
+	rdb := redistest.Shared(t).Client(t)
+	rdb.AddHook(calls)
+	w, err := wheel.New(wheel.WithClock(clocktest.Fast(10))) // the process asks once in 5 s
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = w.Stop(context.Background()) })
+	c, other := newClient(t, rdb, delay.WithPoll(time.Hour), delay.WithWheel(w)), redistest.Name(t)
+	begun, end := make(chan string, 100), make(chan struct{})
+	defer close(end)
+	handle := func(_ context.Context, task *delay.Task) error {
+		begun <- task.ID
+		<-end
+		return nil
+	}
+	serve(t, c.Queue(other), 1, handle)
+	require.NoError(t, c.Queue(other).Schedule(t.Context(), "x", 0, nil))
+	require.Equal(t, "x", <-begun)
+	serve(t, c.Queue(p.name), 2, handle)
+	redistest.Poll(t, func() bool { return p.phase("a") == "claimed" })
+	end <- struct{}{}
+	require.Equal(t, "a", <-begun)
+	before := calls.n.Load()
+	redistest.Poll(t, func() bool { return calls.n.Load() >= before+3 })
+	require.Empty(t, begun)
 }
 
 // heldClaim is a hook that holds up the reply to the first call for a queue.

@@ -293,7 +293,7 @@ func (s *server) recordedLocked(call *claim, read int) (exhausted []*attempt) {
 	for _, e := range call.notes {
 		switch {
 		case e.outcome == begun:
-			if a := e.attempt; a.alone() && !a.ended {
+			if a := e.attempt; a.alone() && !a.ended && a.began.IsZero() {
 				_ = s.beginInTimeLocked(a) // or it is handed back
 			}
 		case read > 0:

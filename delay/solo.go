@@ -92,6 +92,7 @@ func (c *Client) tell(a *attempt) {
 		s.mu.Lock()
 		told := !a.ended && !s.stopped
 		if told {
+			a.told = true
 			s.notes = append(s.notes, note{a, begun, 0})
 		}
 		s.mu.Unlock()
