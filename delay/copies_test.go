@@ -33,6 +33,7 @@ type process struct {
 	replaced *strings.Replacer // of what stands in the scripts, or nil
 
 	next    time.Duration // until the next event, of the last call of work
+	read    int64         // ends of attempts that the last call has read
 	careful bool          // likewise
 	reports string        // likewise
 	overdue time.Duration // the first of the tasks that are left, likewise; negative if it is not
@@ -120,7 +121,7 @@ func (p *process) work(number, wanted int, ends ...any) (recorded int64, found [
 	reply, err := p.tryWork(number, wanted, ends...).Slice()
 	require.NoError(p.t, err)
 	p.next = time.Duration(reply[0].(int64) * 1000)
-	p.careful, p.reports = reply[3] == int64(1), reply[4].(string)
+	p.read, p.careful, p.reports = reply[2].(int64), reply[3] == int64(1), reply[4].(string)
 	p.overdue = -time.Duration(reply[5].(int64) * 1000)
 	for fields := reply[6:]; len(fields) > 0; fields = fields[7:] {
 		token, err := strconv.ParseInt(fields[5].(string), 10, 64)

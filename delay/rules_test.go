@@ -390,6 +390,10 @@ func TestClaim_ReadsFewTasksInVain(t *testing.T) {
 	recorded, _ := p.work(tasks+1, 0, ends...)
 	require.Positive(t, recorded)
 	require.Less(t, readBytes(), most)
+	read := p.read
+	require.Less(t, read, int64(tasks))
+	_, _ = p.work(tasks+1, 0, ends...)
+	require.Equal(t, read, p.read, "the reply to a copy of the call says the same: the other ends are still to be recorded")
 }
 
 // Redis counts microseconds. A time between two of them means the later one.

@@ -9,7 +9,7 @@ learns of the beginning, no loss is counted. A task that loses its lease stays i
 if nobody had begun it, it is pending again under the instant at which it was due, and a process claims it for a free worker only.
 
 KEYS     1 to 6 as in delay_edit
-         7 record of the last claim of the process (string: number, token before its first one, number of tasks, end of the lease, and
+         7 record of the last claim of the process (string: number, token before its first one, number of tasks, end of the lease, ends that were read, and
            after a blank the reports of the reply)
          8 token (string: the last token)
          9 since as in delay_edit
@@ -44,7 +44,7 @@ local first_pause, longest_pause = 1000000, 300000000
 -- include: delay_changes
 local now, reply, reports = clock_micros(), {-1, 0, 0, 0, '', 0}, {}
 local record = redis.call('GET', record_key)
-local last, base, claimed, ends, told = string.match(record or '', '^(%d+) (%d+) (%d+) (%d+) ?(.*)$')
+local last, base, claimed, ends, read, told = string.match(record or '', '^(%d+) (%d+) (%d+) (%d+) ?(%d*) ?(.*)$')
 
 local function add_claimed(id, text, wait, failures, losses, token, begun)
   local at = #reply
@@ -70,7 +70,7 @@ local function set_event(next_due, next_end)
 end
 
 if last and tonumber(last) >= number then
-  ends, reply[3] = tonumber(ends), (#ARGV - first + 1) / 4
+  ends, reply[3] = tonumber(ends), tonumber(last) == number and tonumber(read) or (#ARGV - first + 1) / 4
   reply[5] = tonumber(last) == number and told or ''
   if tonumber(last) == number and tonumber(claimed) > 0 and ends > now then
     local held, ids = redis.call('ZRANGE', running_key, ends, instant(ends) .. '.5', 'BYSCORE', 'WITHSCORES'), {}
@@ -341,7 +341,7 @@ end
 
 reply[5] = table.concat(reports)
 records[1] = {
-  record_key, string.format('%.0f %.0f %.0f %.0f ', number, #ids > 0 and base or 0, #ids, ends) .. reply[5], ARGV[2],
+  record_key, string.format('%.0f %.0f %.0f %.0f %.0f ', number, #ids > 0 and base or 0, #ids, ends, reply[3]) .. reply[5], ARGV[2],
 }
 write_tasks(record, records)
 if soonest < next_due then
