@@ -168,13 +168,13 @@ func (c *Client) leaveServing(tag string) {
 
 // add begins the attempts that Redis has granted to a call. It hands back those whose lease has ended by now, and all
 // if the wheel is stopped, and returns the error.
-func (s *server) add(found []*attempt, began time.Time) (refused error) {
+func (s *server) add(found []*attempt, sentAt time.Time) (refused error) {
 	c := s.queue.client
 	for _, a := range found {
 		var err error
 		a.server, a.key = s, strconv.FormatInt(a.Token, 10)+" "+a.ID
 		a.lease, err = c.leases.Add(renewal.Spec{
-			Key: s.queue.tag, ID: a.key, TTL: s.queue.config.lease, SentAt: began, Lost: ErrLost,
+			Key: s.queue.tag, ID: a.key, TTL: s.queue.config.lease, SentAt: sentAt, Lost: ErrLost,
 		})
 		s.mu.Lock()
 		s.claimed[a.key] = a

@@ -85,8 +85,8 @@ func (c *Client) applyClaim(
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := c.wheel.Now()
-	waited, event := !call.firstSentAt.Before(s.nextDue), reply.event
-	s.nextDue = now
+	waited, event := !call.firstSentAt.Before(s.nextDue), reply.event // it was sent when a task was due
+	s.nextDue = now                                                   // the next call may claim tasks at once
 	switch {
 	case s.stopped, s.more && s.roomLocked() > 0:
 		return waitqueue.AtOnce, nil
@@ -113,7 +113,7 @@ func pause() time.Duration { return 100*time.Millisecond + rand.N(400*time.Milli
 type claimReply struct {
 	at        time.Time     // when it came
 	event     time.Duration // until the next one, or negative
-	read      int           // ends of attempts, from the first one
+	read      int           // ends of attempts, from the first one; beginnings do not count
 	careful   bool
 	incidents []Incident // without the name of the queue
 	oldest    time.Time  // when the first of the pending tasks that are left is due, or far in the future

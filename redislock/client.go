@@ -171,7 +171,7 @@ func (c *Client) Close(ctx context.Context) error {
 	clear(c.holders)
 	c.mu.Unlock()
 	for _, h := range held {
-		if !h.EndInside(h, ErrClosed, 0, false) && errors.Is(h.Err(), ErrLost) { // lost since the gate was closed
+		if !h.EndInside(h, ErrClosed, 0) && errors.Is(h.Err(), ErrLost) { // lost since the gate was closed
 			h.Report(h.Err())
 		}
 	}

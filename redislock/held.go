@@ -187,7 +187,7 @@ func (h *held) endPart(reason error) { h.End(h, reason, hold.Grace(h.ttl())) }
 // discard releases, in the background, a lock whose caller had left before it was granted.
 func (h *held) discard() {
 	h.keepUntil = 0 // nobody has held it
-	h.EndInside(h, ErrNotHeld, 0, h.Ambiguous)
+	h.EndInside(h, ErrNotHeld, 0)
 }
 
 // handOver passes the lock to the first waiter of this process, and reports whether there was one. The key in

@@ -240,7 +240,7 @@ func (c *Client) awaitClosed(ctx context.Context) error {
 }
 
 // countingPatience is the least time that Close waits for calls on a CountingSemaphore, whose permits have no
-// lease. closeGrace of package contexts is added.
+// lease. hold.ToClose adds a second.
 const countingPatience = 10 * time.Second
 
 // patience returns how long a release can matter.

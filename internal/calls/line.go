@@ -232,7 +232,7 @@ func (l *line) carry(f *flight, jobs []*Job) {
 	l.sendBatch(f, jobs)
 	near := l.sender.Wheel.Now().Sub(f.sentAt) < time.Duration(n)*perCall
 	expected := l.arrived() + uint64(n)
-	deliver(jobs)
+	handleReplies(jobs)
 	switch {
 	case n > 1 && !near:
 		l.regather(expected)
@@ -241,8 +241,8 @@ func (l *line) carry(f *flight, jobs []*Job) {
 	}
 }
 
-// deliver passes the replies to their jobs.
-func deliver(jobs []*Job) {
+// handleReplies gives each job its reply: the job ends, or is sent again later.
+func handleReplies(jobs []*Job) {
 	for _, j := range jobs {
 		j.tried()
 	}
@@ -283,7 +283,7 @@ func (l *line) sendBatch(f *flight, jobs []*Job) {
 		}
 		if failure.Exited {
 			l.sender.Workers.Go(func() {
-				deliver(jobs)
+				handleReplies(jobs)
 				l.fly(f)
 			})
 		}

@@ -1,5 +1,5 @@
-// Package client has the common parts of the Clients of redislock, semaphore and ratelimit: their options, the parts
-// that talk to Redis, and the order in which Close ends these parts.
+// Package client has the common parts of the Clients of redislock, semaphore, delay and ratelimit: their options, the
+// parts that talk to Redis, and the order in which Close ends these parts.
 package client
 
 import (

@@ -31,8 +31,8 @@ type Owner interface {
 
 // Hold is a lease in Redis, and its end. It is safe for concurrent use.
 type Hold struct {
-	*renewal.Lease
-	Client *Client
+	*renewal.Lease // has Done, Valid, Deadline, Context and Close, which ends it here and not in Redis
+	Client         *Client
 
 	Ambiguous bool // a copy of the request may still be in flight
 
@@ -124,17 +124,16 @@ func (h *Hold) End(o Owner, reason error, delay time.Duration) bool {
 		return false
 	}
 	defer h.Client.Gate.Leave()
-	return h.EndInside(o, reason, delay, false)
+	return h.EndInside(o, reason, delay)
 }
 
-// EndInside is End for a caller that has entered the gate. ambiguous means that a copy of the request may still be in
-// flight.
-func (h *Hold) EndInside(o Owner, reason error, delay time.Duration, ambiguous bool) bool {
+// EndInside is End for a caller that has entered the gate, and for Close.
+func (h *Hold) EndInside(o Owner, reason error, delay time.Duration) bool {
 	if !h.Close(reason) {
 		return false
 	}
 	o.Drop()
-	o.ReleaseLater(delay, ambiguous)
+	o.ReleaseLater(delay, h.Ambiguous)
 	o.Report(reason)
 	return true
 }

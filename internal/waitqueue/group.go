@@ -50,7 +50,7 @@ type Config[K comparable, T any] struct {
 	Workers *gate.Workers
 
 	// Listen is called when a caller has to wait. From then on kick must be called whenever an attempt may succeed,
-	// until stop is called. See [Listener].
+	// until stop is called. See [pubsub.Listen].
 	Listen func(key K, kick func()) (stop func())
 
 	// GiveBack receives grants whose waiters have left, and starts their return to the server. The next attempt
