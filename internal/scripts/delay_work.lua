@@ -9,8 +9,8 @@ learns of the beginning, no loss is counted. A task that loses its lease stays i
 if nobody had begun it, it is pending again under the instant at which it was due, and a process claims it for a free worker only.
 
 KEYS     1 to 6 as in delay_edit
-         7 record of the last claim of the process (string: number, token before its first one, number of tasks, end of the lease, ends that were read, and
-           after a blank the reports of the reply)
+         7 record of the last claim of the process (string: number, token before its first one, number of tasks, end of the lease,
+           number of ends that were read, and after a blank the reports of the reply)
          8 token (string: the last token)
          9 since as in delay_edit
 ARGV     1 number of the call   2 how long its record stays, ms
