@@ -76,7 +76,7 @@ func TestQuorum_TellsTheTimeOfItsWheel(t *testing.T) {
 	_, ended = waits()
 	require.NoError(t, held.Unlock(t.Context()))
 	redistest.Poll(t, func() bool { // the waiter looks again after a pause of the wheel
-		mock.Add(passes / 300) // while the servers answer, their time must not pass
+		mock.Add(passes / 15) // while the servers answer, the time of a vote must not pass
 		return len(ended) > 0
 	})
 	require.NoError(t, <-ended)
