@@ -173,7 +173,8 @@ func taskOfALostLease(t *testing.T, w *world) {
 	<-attempts
 	a := <-attempts
 	require.Equal(t, []int{0, 1}, []int{a.Failures, a.Losses})
-	require.Less(t, a.at, time.Minute+delay.DefaultLease+delay.DefaultPoll+time.Second) // it connects again meanwhile
+	// It connects again meanwhile, and a renewal that was in flight may prolong the lost lease once.
+	require.Less(t, a.at, time.Minute+2*delay.DefaultLease+delay.DefaultPoll+time.Second)
 }
 
 func taskFails(t *testing.T, w *world) {
