@@ -99,7 +99,9 @@ func newClient(rdb redis.UniversalClient, cfg config) (c *Client, err error) {
 		leases:    make(map[shard]*renewal.Destination),
 		unchecked: make(map[*held]bool),
 	}
-	c.holding = hold.Client{Wheel: c.wheel, Gate: &c.gate, NotHeld: ErrNotHeld, Closed: ErrClosed}
+	c.holding = hold.Client{
+		Wheel: c.wheel, Gate: &c.gate, Lost: ErrLost, NotHeld: ErrNotHeld, Closed: ErrClosed,
+	}
 	c.redis, err = client.NewLeases(&cfg.Options, rdb, &c.gate, poolSize, c.monitor.renewalHooks())
 	if err != nil {
 		return nil, err

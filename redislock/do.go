@@ -6,12 +6,11 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
-	"github.com/cogwheel-go/cogwheel/internal/hold"
 )
 
 // do is the Do of all kinds of locks.
 func do(
-	ctx context.Context, logger *slog.Logger, lock func(context.Context) (*Lock, error), f func(context.Context) error,
+	ctx context.Context, c *Client, lock func(context.Context) (*Lock, error), f func(context.Context) error,
 ) error {
 	if f == nil {
 		return argument.Nil("function")
@@ -20,15 +19,11 @@ func do(
 	if err != nil {
 		return err
 	}
-	caller := hold.Caller{
-		Lost: ErrLost, NotHeld: ErrNotHeld, Closed: ErrClosed,
-		Failed: func(err error) {
-			logger.LogAttrs(context.WithoutCancel(ctx), slog.LevelWarn,
-				"redislock: a release failed and is retried in the background",
-				slog.String("name", l.Name()), slog.Any("error", err))
-		},
-	}
-	return caller.Do(ctx, l, f, l.Unlock)
+	return c.holding.Do(ctx, l, f, l.Unlock, func(err error) {
+		c.logger.LogAttrs(context.WithoutCancel(ctx), slog.LevelWarn,
+			"redislock: a release failed and is retried in the background",
+			slog.String("name", l.Name()), slog.Any("error", err))
+	})
 }
 
 // admit checks the preconditions of every call, and enters the gate.

@@ -19,7 +19,7 @@ import (
 // headStart is the advantage of other processes after a lock was handed over within this process.
 const headStart = 2 * time.Millisecond
 
-// held is a lock in Redis from its grant to its end. It implements part and hold.Owner.
+// held is a lock in Redis from its grant to its end. It implements part and hold.Held.
 type held struct {
 	identity
 	hold.Hold
@@ -42,16 +42,16 @@ func (h *held) handle() *Lock { return &h.lock }
 // known implements body.
 func (i *identity) known() *identity { return i }
 
-// Drop implements hold.Owner.
+// Drop implements hold.Held.
 func (h *held) Drop() { h.client().drop(h) }
 
-// Report implements hold.Owner.
+// Report implements hold.Held.
 func (h *held) Report(end error) { h.client().monitor.ended(&h.identity, end) }
 
-// ReleaseLater implements hold.Owner.
-func (h *held) ReleaseLater(delay time.Duration, ambiguous bool) {
+// ReleaseLater implements hold.Held.
+func (h *held) ReleaseLater(delay time.Duration) {
 	lasts := max(h.ttl(), h.Longest()) // all requests for it were sent before
-	h.client().cleanup.Add(pendingRelease{request: &h.request}, delay, lasts, ambiguous)
+	h.client().cleanup.Add(pendingRelease{request: &h.request}, delay, lasts, h.Ambiguous)
 }
 
 // extend implements body.
@@ -99,14 +99,14 @@ func (h *held) free(ctx context.Context) error {
 	case redisconn.WrongKind(err):
 		return lostBefore("unlock", h.name(), err)
 	case err != nil:
-		h.ReleaseLater(0, h.Ambiguous)
+		h.ReleaseLater(0)
 		if redisconn.Permanent(err) {
 			return operationError("unlock", h.name(), err)
 		}
 		return unconfirmed(h.name(), err)
 	}
 	if h.Ambiguous {
-		h.ReleaseLater(cleanup.LateCopy, true)
+		h.ReleaseLater(cleanup.LateCopy)
 	}
 	if !released && h.LostBefore(began, r.Ambiguous) {
 		return lostBefore("unlock", h.name(), errGone)
@@ -126,7 +126,7 @@ func (h *held) sendRelease(ctx context.Context) (r redisconn.Reply, answered boo
 		Late: func(r redisconn.Reply) {
 			h.wakeNext()
 			if r.Err() != nil || h.Ambiguous {
-				h.ReleaseLater(0, h.Ambiguous)
+				h.ReleaseLater(0)
 			}
 		},
 	})

@@ -176,6 +176,31 @@ func TestKinds_LateCopyOfAnAcquisitionIsReleased(t *testing.T) {
 	}
 }
 
+// A lock that ends without its holder is released as one that is unlocked: also after a late copy has taken it again.
+func TestWithMaxHold_ALateCopyOfTheAcquisitionIsReleased(t *testing.T) {
+	skipIfShort(t)
+	t.Parallel()
+	server := redistest.Start(t)
+	rdb, dialer := server.Client(t), &redistest.FaultDialer{}
+	require.NoError(t, rdb.ScriptLoad(t.Context(), scripts.LockAcquire.Source()).Err())
+	c := newClient(t, server.Client(t, func(o *redis.Options) {
+		o.Dialer, o.ReadTimeout = dialer.Dial, 100*time.Millisecond
+	}))
+	const lease = 16 * time.Second // the key is freed two seconds after the end
+	name := redistest.Name(t)
+	lost := dialer.LoseCall(name, 1)
+	l := mustTryLock(t, c.Mutex(name, redislock.WithLease(lease), redislock.WithMaxHold(time.Second/2)))
+	late := <-lost
+	<-l.Done()
+	require.ErrorIs(t, l.Err(), redislock.ErrMaxHold)
+	poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 0 })
+	stalled, held := stalls(t), time.Now()
+	server.Deliver(t, late)
+	require.EqualValues(t, 1, rdb.Exists(t.Context(), name).Val(), "the copy takes the lock without an owner")
+	poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 0 })
+	require.Less(t, time.Since(held)-stalled(), lease/2)
+}
+
 // The first copy of a release was executed, and its reply lost. The second arrives after the lease has ended.
 func TestLock_UnlockConfirmedAfterTheLeaseSucceeds(t *testing.T) {
 	t.Parallel()

@@ -102,7 +102,7 @@ func (m *MultiMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel
 
 // Do calls f while it holds the lock, as Mutex.Do does.
 func (m *MultiMutex) Do(ctx context.Context, f func(context.Context) error) error {
-	return do(ctx, m.client.logger, m.Lock, f)
+	return do(ctx, m.client, m.Lock, f)
 }
 
 func (m *MultiMutex) lockAll(ctx context.Context, one func(*Mutex, context.Context) (part, error)) (*Lock, error) {

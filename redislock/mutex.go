@@ -119,7 +119,7 @@ func (m *Mutex) lockFunc(ctx context.Context, f func(part, error)) (cancel func(
 // effect: f may have ended before it learned of the loss. A release that fails is logged and retried in the
 // background; it is no error of Do.
 func (m *Mutex) Do(ctx context.Context, f func(context.Context) error) error {
-	return do(ctx, m.client.logger, m.Lock, f)
+	return do(ctx, m.client, m.Lock, f)
 }
 
 // enter checks the arguments and enters the gate.

@@ -288,7 +288,7 @@ func (m *QuorumMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cance
 
 // Do calls f while it holds the lock, as Mutex.Do does.
 func (m *QuorumMutex) Do(ctx context.Context, f func(context.Context) error) error {
-	return do(ctx, m.quorum.logger, m.Lock, f)
+	return do(ctx, m.quorum.servers[0], m.Lock, f)
 }
 
 // enter checks the arguments and enters the gate.

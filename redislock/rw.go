@@ -208,7 +208,8 @@ func (a *acquisition) downgraded(writer *held, r *redisconn.Reply) (err error) {
 	c, req := writer.client(), a.request
 	defer func() {
 		if err != nil {
-			writer.ReleaseLater(0, a.ambiguous || writer.Ambiguous)
+			writer.Ambiguous = writer.Ambiguous || a.ambiguous
+			writer.ReleaseLater(0)
 			c.abandon(req, a.ambiguous)
 		}
 	}()
@@ -224,7 +225,7 @@ func (a *acquisition) downgraded(writer *held, r *redisconn.Reply) (err error) {
 	}
 	a.held = c.newHeld(*req, r.Ambiguous)
 	if err = c.startLease(a.held, r.SentAt); err == nil && writer.Ambiguous {
-		writer.ReleaseLater(cleanup.LateCopy, true)
+		writer.ReleaseLater(cleanup.LateCopy)
 	}
 	return err
 }

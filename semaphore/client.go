@@ -106,7 +106,9 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		held:   make(map[*held]struct{}),
 		warned: make(map[string]struct{}),
 	}
-	c.holding = hold.Client{Wheel: c.wheel, Gate: &c.gate, NotHeld: ErrNotHeld, Closed: ErrClosed}
+	c.holding = hold.Client{
+		Wheel: c.wheel, Gate: &c.gate, Lost: ErrLost, NotHeld: ErrNotHeld, Closed: ErrClosed,
+	}
 	c.redis, err = client.NewLeases(&cfg.Options, rdb, &c.gate, renewalConns, c.monitor.renewalHooks())
 	if err != nil {
 		return nil, err
@@ -279,7 +281,7 @@ func (c *Client) releaseGrants(ctx context.Context) (wait func() error) {
 			c.releaseQueue(h.fair).WaitFunc(ctx, h.name, request, func(_ *releaseRequest, err error) {
 				defer releases.Done()
 				if err != nil {
-					h.ReleaseLater(0, h.Ambiguous)
+					h.ReleaseLater(0)
 				}
 				h.Report(ErrClosed)
 			})

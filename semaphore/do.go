@@ -24,15 +24,11 @@ func (s *Semaphore) Do(ctx context.Context, n int64, f func(context.Context) err
 	if err != nil {
 		return err
 	}
-	caller := hold.Caller{
-		Lost: ErrLost, NotHeld: ErrNotHeld, Closed: ErrClosed,
-		Failed: func(err error) {
-			s.client.logger.LogAttrs(context.WithoutCancel(ctx), slog.LevelWarn,
-				"semaphore: a release failed and is retried in the background",
-				slog.String("name", s.name), slog.Any("error", err))
-		},
-	}
-	return caller.Do(ctx, g, f, g.Release)
+	return s.client.holding.Do(ctx, g, f, g.Release, func(err error) {
+		s.client.logger.LogAttrs(context.WithoutCancel(ctx), slog.LevelWarn,
+			"semaphore: a release failed and is retried in the background",
+			slog.String("name", s.name), slog.Any("error", err))
+	})
 }
 
 // FromContext returns the Grant of the semaphore with the given name whose Do or Context made ctx or an

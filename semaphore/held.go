@@ -16,7 +16,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
 
-// held are permits in Redis from their grant to their end: what a Grant stands for. It implements hold.Owner.
+// held are permits in Redis from their grant to their end: what a Grant stands for. It implements hold.Held.
 type held struct {
 	hold.Hold
 	client   *Client
@@ -58,16 +58,16 @@ func (h *held) hexIDs() []string {
 	return ids
 }
 
-// Drop implements hold.Owner.
+// Drop implements hold.Held.
 func (h *held) Drop() { h.client.removeHeld(h) }
 
-// Report implements hold.Owner.
+// Report implements hold.Held.
 func (h *held) Report(end error) { h.client.monitor.ended(h, end) }
 
-// ReleaseLater implements hold.Owner.
-func (h *held) ReleaseLater(delay time.Duration, ambiguous bool) {
+// ReleaseLater implements hold.Held.
+func (h *held) ReleaseLater(delay time.Duration) {
 	lease := max(h.ttl, h.Longest())
-	h.client.releaseLater(pendingRelease{h.name, h.fair, h.ids}, delay, lease, ambiguous)
+	h.client.releaseLater(pendingRelease{h.name, h.fair, h.ids}, delay, lease, h.Ambiguous)
 }
 
 // extend is Grant.Extend.
@@ -113,7 +113,7 @@ func (h *held) free(ctx context.Context) error {
 	began := c.wheel.Now()
 	err := queueRelease(ctx, c, c.releaseQueue(h.fair), h.name, request, func(err error) error {
 		if err != nil && !redisconn.WrongKind(err) || h.Ambiguous {
-			h.ReleaseLater(0, h.Ambiguous)
+			h.ReleaseLater(0)
 		}
 		return releaseError(h.name, err)
 	})

@@ -7,19 +7,11 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
 )
 
-// Caller is a caller of Do.
-type Caller struct {
-	Lost    error           // what the error of a release of a lost hold matches
-	NotHeld error           // what that of a hold matches that f has released
-	Closed  error           // what that of a hold matches that the Close of its Client has ended
-	Failed  func(err error) // logs that a release has failed
-}
-
 // Do calls f with the context of a hold, which the handle h makes, and releases the hold when f returns, panics or ends
 // its goroutine. It returns the error of f, joined with Lost or Closed if the hold was lost or the Client closed
-// meanwhile. A release that fails is repeated in the background, and is no error.
-func (c Caller) Do(
-	ctx context.Context, h conventions.Hold, f, release func(context.Context) error,
+// meanwhile. A release that fails is repeated in the background; failed gets its error.
+func (c *Client) Do(
+	ctx context.Context, h conventions.Hold, f, release func(context.Context) error, failed func(error),
 ) (err error) {
 	defer func() {
 		switch released := release(ctx); {
@@ -32,7 +24,7 @@ func (c Caller) Do(
 			err = conventions.Also(err, c.Closed)
 		case errors.Is(released, c.NotHeld): // f has released it
 		default:
-			c.Failed(released)
+			failed(released)
 		}
 	}()
 	return f(h.Context(ctx))

@@ -18,15 +18,16 @@ import (
 type Client struct {
 	Wheel   *wheel.Wheel
 	Gate    *gate.Gate
+	Lost    error // what the end of a hold that was lost matches
 	NotHeld error // the reason for the end of a hold that was released
 	Closed  error // the reason for the end of a hold by the Close of the Client
 }
 
-// Owner is a hold as its package knows it. The hold calls these methods at its end, and no lock is held meanwhile.
-type Owner interface {
-	Drop()                                            // removes the hold from those that the Client has
-	Report(end error)                                 // reports the end, once, to the counts and the hooks
-	ReleaseLater(delay time.Duration, ambiguous bool) // releases it in the background
+// Held is a hold as its package knows it. The Hold calls these methods at its end, and no mutex is locked meanwhile.
+type Held interface {
+	Drop()                            // removes the hold from those that the Client has
+	Report(end error)                 // reports the end, once, to the counts and the hooks
+	ReleaseLater(delay time.Duration) // releases it in the background
 }
 
 // Hold is a lease in Redis, and its end. It is safe for concurrent use.
@@ -87,7 +88,7 @@ func (h *Hold) Extend(d time.Duration, send func() (held bool, sentAt time.Time,
 
 // Release ends the hold because its holder gives it back. free frees it in Redis. Release returns the error of free, or
 // why the hold had ended before.
-func (h *Hold) Release(o Owner, free func() error) error {
+func (h *Hold) Release(held Held, free func() error) error {
 	c := h.Client
 	if !c.Gate.Enter() { // Close releases it
 		if err := h.Err(); err != nil {
@@ -103,9 +104,9 @@ func (h *Hold) Release(o Owner, free func() error) error {
 		}
 		return err
 	}
-	o.Drop()
+	held.Drop()
 	var err error
-	defer func() { o.Report(err) }() // also if a hook of the redis client ends the goroutine
+	defer func() { held.Report(err) }() // also if a hook of the redis client ends the goroutine
 	err = free()
 	return err
 }
@@ -119,36 +120,36 @@ func (h *Hold) LostBefore(began time.Time, ambiguous bool) bool {
 
 // End ends the hold without its holder, and frees it in the background after a delay. It reports whether it did: if the
 // hold has ended before, or the Client is being closed, which ends all holds, it does nothing.
-func (h *Hold) End(o Owner, reason error, delay time.Duration) bool {
+func (h *Hold) End(held Held, reason error, delay time.Duration) bool {
 	if !h.Client.Gate.Enter() {
 		return false
 	}
 	defer h.Client.Gate.Leave()
-	return h.EndInside(o, reason, delay)
+	return h.EndInside(held, reason, delay)
 }
 
 // EndInside is End for a caller that has entered the gate, and for Close.
-func (h *Hold) EndInside(o Owner, reason error, delay time.Duration) bool {
+func (h *Hold) EndInside(held Held, reason error, delay time.Duration) bool {
 	if !h.Close(reason) {
 		return false
 	}
-	o.Drop()
-	o.ReleaseLater(delay, h.Ambiguous)
-	o.Report(reason)
+	held.Drop()
+	held.ReleaseLater(delay)
+	held.Report(reason)
 	return true
 }
 
 // Lost is the OnLost of the lease, whose TTL is ttl.
-func (h *Hold) Lost(o Owner, ttl time.Duration, err error) {
+func (h *Hold) Lost(held Held, ttl time.Duration, err error) {
 	if lost, is := errors.AsType[*renewal.LostError](err); is && !errors.Is(err, renewal.ErrGone) {
 		// A renewal without a reply may have executed and keep the hold for another lease. Free it, but not before the
 		// former holder has had the time to stop that its lease promised.
-		o.ReleaseLater(lost.Due.Add(Grace(ttl)).Sub(h.Client.Wheel.Now()), h.Ambiguous)
+		held.ReleaseLater(lost.Due.Add(Grace(ttl)).Sub(h.Client.Wheel.Now()))
 	}
 	if h.Client.Gate.Enter() { // else Close reports the end
 		defer h.Client.Gate.Leave()
-		o.Drop()
-		o.Report(err)
+		held.Drop()
+		held.Report(err)
 	}
 }
 

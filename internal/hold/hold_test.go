@@ -89,7 +89,7 @@ func TestFrom_ReturnsTheInnermostHandleOfTheName(t *testing.T) {
 	require.Nil(t, hold.From[other](ctx, "b"))
 }
 
-func TestCaller_Do(t *testing.T) {
+func TestClient_Do(t *testing.T) {
 	t.Parallel()
 	lost, notHeld, closed, failed := errors.New("lost"), errors.New("not held"), errors.New("closed"), errors.New("failed")
 	for _, c := range []struct {
@@ -109,9 +109,9 @@ func TestCaller_Do(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()
 			logged := false
-			caller := hold.Caller{Lost: lost, NotHeld: notHeld, Closed: closed, Failed: func(error) { logged = true }}
-			err := caller.Do(t.Context(), new(conventions.End),
-				func(context.Context) error { return c.err }, func(context.Context) error { return c.released })
+			client := hold.Client{Lost: lost, NotHeld: notHeld, Closed: closed}
+			err := client.Do(t.Context(), new(conventions.End),
+				func(context.Context) error { return c.err }, func(context.Context) error { return c.released }, func(error) { logged = true })
 			require.Equal(t, len(c.want) == 0, err == nil, err)
 			for _, want := range c.want {
 				require.ErrorIs(t, err, want)
