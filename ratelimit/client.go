@@ -32,7 +32,7 @@ type Client struct {
 	wheel    *wheel.Wheel
 	logger   *slog.Logger
 	id       string // part of the keys of limits with the scope PerClient
-	began    time.Time
+	clock    client.Clock
 	timeout  time.Duration
 	patience time.Duration // the time for an answer of Redis: timeout, or a shorter ReadTimeout
 	sender   *calls.Sender
@@ -66,7 +66,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		wheel:   cfg.Wheel,
 		logger:  cfg.Logger,
 		id:      client.NewID(),
-		began:   cfg.Wheel.Now(),
+		clock:   client.NewClock(cfg.Wheel),
 		timeout: cfg.timeout,
 		noCache: cfg.noCache,
 		monitor: newMonitor(cfg.hooks),
@@ -96,11 +96,8 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	return c, nil
 }
 
-// now returns the time since the Client was made.
-func (c *Client) now() time.Duration { return c.wheel.Now().Sub(c.began) }
-
-// since returns t as the time since the Client was made.
-func (c *Client) since(t time.Time) time.Duration { return t.Sub(c.began) }
+// now returns the time by the clock of the Client.
+func (c *Client) now() time.Duration { return c.clock.Now() }
 
 // Close ends waiting calls with ErrClosed and blocks until no call of the Client is in flight, or until ctx
 // ends. If ctx ends first, Close returns its error. Waits have ended then too, and calls in flight end by the

@@ -216,7 +216,7 @@ func (j *job) Repeats(sent bool) bool {
 // Apply implements calls.Caller.
 func (j *job) Apply(r redisconn.Reply) {
 	s, c := j.state, j.state.client
-	at := reading{sent: c.since(r.SentAt), got: c.now()}
+	at := reading{sent: c.clock.At(r.SentAt), got: c.now()}
 	c.monitor.took.Add(at.got - at.sent)
 	if err := r.Err(); err != nil && j.follows(err) {
 		s.send(j)

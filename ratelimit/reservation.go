@@ -421,7 +421,7 @@ func (s *keyState) reserveWithin(ctx context.Context, n, debt int64) (*Reservati
 	if err != nil {
 		return nil, err
 	}
-	at := s.client.began.Add(found.from)
+	at := s.client.clock.Time(found.from)
 	return newReservation(s, at, n, s.charge(*found, debt)), nil
 }
 
