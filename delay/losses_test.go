@@ -513,34 +513,34 @@ func TestServe_ATaskWithTwoLossesRunsAlone(t *testing.T) {
 	close(end)
 }
 
-// callsOf is a hook that counts the calls for a queue.
-type callsOf struct {
+// afterCalls is a hook that is called after each call for a queue that has succeeded.
+type afterCalls struct {
 	name string
-	n    atomic.Int64
+	do   func()
 }
 
-func (c *callsOf) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h afterCalls) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (c *callsOf) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (h afterCalls) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		c.count(cmd)
+		h.after(cmd)
 		return err
 	}
 }
 
-func (c *callsOf) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (h afterCalls) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		err := next(ctx, cmds)
-		c.count(cmds...)
+		h.after(cmds...)
 		return err
 	}
 }
 
-func (c *callsOf) count(cmds ...redis.Cmder) {
+func (h afterCalls) after(cmds ...redis.Cmder) {
 	for _, cmd := range cmds {
-		if cmd.Err() == nil && strings.Contains(cmd.String(), c.name) {
-			c.n.Add(1)
+		if cmd.Err() == nil && strings.Contains(cmd.String(), h.name) {
+			h.do()
 		}
 	}
 }
@@ -555,9 +555,9 @@ func TestServe_ATaskThatRunsAloneBeginsOnce(t *testing.T) {
 		p.begin(2*i+2, p.claim(2*i+1))
 		p.loseLease("a")
 	}
-	calls := &callsOf{name: p.name}
+	var calls atomic.Int64
 	rdb := redistest.Shared(t).Client(t)
-	rdb.AddHook(calls)
+	rdb.AddHook(afterCalls{p.name, func() { calls.Add(1) }})
 	w, err := wheel.New(wheel.WithClock(clocktest.Fast(10))) // the process asks once in 5 s
 	require.NoError(t, err)
 	t.Cleanup(func() { _, _ = w.Stop(context.Background()) })
@@ -576,45 +576,9 @@ func TestServe_ATaskThatRunsAloneBeginsOnce(t *testing.T) {
 	redistest.Poll(t, func() bool { return p.phase("a") == "claimed" })
 	end <- struct{}{}
 	require.Equal(t, "a", <-begun)
-	before := calls.n.Load()
-	redistest.Poll(t, func() bool { return calls.n.Load() >= before+3 })
+	before := calls.Load()
+	redistest.Poll(t, func() bool { return calls.Load() >= before+3 })
 	require.Empty(t, begun)
-}
-
-// heldClaim is a hook that holds up the reply to the first call for a queue.
-type heldClaim struct {
-	name              string
-	once              sync.Once
-	executed, release chan struct{}
-}
-
-func (h *heldClaim) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h *heldClaim) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		h.hold(cmd)
-		return err
-	}
-}
-
-func (h *heldClaim) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		err := next(ctx, cmds)
-		h.hold(cmds...)
-		return err
-	}
-}
-
-func (h *heldClaim) hold(cmds ...redis.Cmder) {
-	for _, cmd := range cmds {
-		if cmd.Err() == nil && strings.Contains(cmd.String(), h.name) {
-			h.once.Do(func() {
-				close(h.executed)
-				<-h.release
-			})
-		}
-	}
 }
 
 // A call has claimed a task of another queue before one begins alone, and is answered after that: its task is handed
@@ -629,9 +593,13 @@ func TestServe_ATaskWithTwoLossesRunsBesideNoneOfALateClaim(t *testing.T) {
 	}
 	other := redistest.Name(t)
 	require.NoError(t, newClient(t, p.rdb).Queue(other).Schedule(t.Context(), "late", 0, nil))
-	h := &heldClaim{name: other, executed: make(chan struct{}), release: make(chan struct{})}
+	executed, release := make(chan struct{}), make(chan struct{})
+	hold := sync.OnceFunc(func() { // the reply to the first call
+		close(executed)
+		<-release
+	})
 	rdb := redistest.Shared(t).Client(t)
-	rdb.AddHook(h)
+	rdb.AddHook(afterCalls{other, hold})
 	events := make(chan string, 100)
 	c := newClient(t, rdb, delay.WithPoll(time.Hour), delay.WithHooks(delay.Hooks{
 		Ended: func(e delay.Event) { events <- e.ID + " " + string(e.Outcome) },
@@ -645,10 +613,10 @@ func TestServe_ATaskWithTwoLossesRunsBesideNoneOfALateClaim(t *testing.T) {
 		return nil
 	}
 	serve(t, c.Queue(other), 4, handle)
-	<-h.executed
+	<-executed
 	serve(t, c.Queue(p.name), 4, handle)
 	require.Equal(t, "a", <-events)
-	close(h.release)
+	close(release)
 	require.Equal(t, "late "+string(delay.HandedBack), <-events)
 	finish()
 	ended := []string{<-events, <-events, <-events}
