@@ -121,7 +121,10 @@ func TestHub_Subscribe(t *testing.T) {
 
 	t.Run("wakes all subscribers of the channel and no others", func(t *testing.T) {
 		t.Parallel()
-		h, channel := newHub(t, rdb), redistest.Name(t)
+		d := &redistest.FaultDialer{}
+		d.Set(redistest.BlackholeUp) // the confirmation comes when all have subscribed
+		h := newHub(t, redistest.Shared(t).Client(t, func(o *redis.Options) { o.Dialer = d.Dial }))
+		channel := redistest.Name(t)
 		var woken []chan struct{}
 		for range 3 {
 			wake, c := waker()
@@ -132,6 +135,7 @@ func TestHub_Subscribe(t *testing.T) {
 		wake, other := waker()
 		sub := h.Subscribe(redistest.Name(t), wake)
 		defer sub.Close()
+		d.Set(redistest.Pass)
 		for _, c := range append(woken, other) {
 			await(t, c, "the confirmation")
 		}
@@ -145,13 +149,15 @@ func TestHub_Subscribe(t *testing.T) {
 	t.Run("one that has closed is not woken, and closing twice is harmless", func(t *testing.T) {
 		t.Parallel()
 		h, channel := newHub(t, rdb), redistest.Name(t)
-		wake, woken := waker()
-		stay := h.Subscribe(channel, wake)
-		defer stay.Close()
 		wakeGone, gone := waker()
 		leave := h.Subscribe(channel, wakeGone)
-		await(t, woken, "the confirmation")
 		await(t, gone, "the confirmation")
+		wake, woken := waker()
+		stay := h.Subscribe(channel, wake) // no confirmation follows; a message wakes it after the first
+		defer stay.Close()
+		require.NoError(t, rdb.Publish(ctx, channel, "0").Err())
+		await(t, gone, "the message")
+		await(t, woken, "the message")
 		leave.Close()
 		leave.Close()
 		require.NoError(t, rdb.Publish(ctx, channel, "0").Err())
