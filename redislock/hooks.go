@@ -43,16 +43,17 @@ type Event struct {
 
 // Hooks are functions that a Client or a Quorum calls when something happens to a lock, for metrics and traces.
 // Each may be nil. Several may run at a time, each on a goroutine of its own for which the Client waits. They must
-// return soon: Lost and Renewed hold up renewals. They must not use the lock or the Client, or stop its wheel. None is
-// called after Close has returned nil. A panic of a hook is logged.
+// return soon: Lost and Renewed hold up renewals, and Renewed the end of its hold. They must not use the lock or the
+// Client, or stop its wheel. None is called after Close has returned nil. A panic of a hook is logged.
 //
 // Each call of Lock, TryLock and LockFunc, also by Do and Lead, ends in one Acquired or one Failed. Calls that
 // are refused with a *cogwheel.InvalidError, calls after Close, and calls that re-enter a hold of an Owner end
 // in neither. A call for a MultiMutex counts as one call for each part that it asks for. A Downgrade ends the
 // hold of the writer and counts as a call for the hold of the reader.
 //
-// Each Acquired is followed by one Lost or one Released, at the latest by Close. The Locks of an Owner on one
-// hold count as one hold.
+// Each Acquired is followed by one Lost or one Released, at the latest by Close. Between them, one at a time, are the
+// calls of Renewed for the hold, except those for a Quorum. A renewal that is answered while Acquired runs, or after
+// the end of the hold, has none. The Locks of an Owner on one hold count as one hold.
 type Hooks struct {
 	Acquired  func(Event) // a call got the lock
 	Contended func(Event) // a call found the lock held; once per call, then Acquired or Failed follows

@@ -66,6 +66,15 @@ func (m *monitor) traces() bool {
 	return m.hooks.Renewed != nil || m.hooks.Lost != nil || m.hooks.Released != nil
 }
 
+// trace is traceLocked for a lock that a call has acquired.
+func (m *monitor) trace(ctx context.Context, i *identity) {
+	if m.traces() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.traceLocked(ctx, i)
+	}
+}
+
 // traceLocked keeps the values of the context that acquired a lock, until forgetLocked.
 func (m *monitor) traceLocked(ctx context.Context, i *identity) {
 	if !m.traces() {
@@ -122,9 +131,9 @@ func (m *monitor) acquired(ctx context.Context, b body, took time.Duration) {
 	m.mu.Lock()
 	m.stats.Acquired++
 	m.wait.Add(took)
-	m.traceLocked(ctx, i)
 	m.mu.Unlock()
 	m.call(m.hooks.Acquired, m.event(ctx, i, took))
+	m.trace(ctx, i) // from now on, renewals are reported
 	if !i.reported.Announced() {
 		m.reportEnd(i, b.Err())
 	}
@@ -225,14 +234,14 @@ func (m *monitor) panicked(f *usercode.Failure) {
 		slog.Any("panic", f.Value), slog.String("stack", f.Stack))
 }
 
-// renewed is the Hooks.Renewed of the Renewer.
+// renewed is the Hooks.Renewed of the Renewer. The end of the hold is reported after the hook has returned.
 func (m *monitor) renewed(r renewal.Event) {
 	m.mu.Lock()
 	i := m.holder[r.ID]
 	ctx := m.traced[i]
 	m.mu.Unlock()
 	if i != nil {
-		m.call(m.hooks.Renewed, m.event(ctx, i, r.Took))
+		i.reported.Renewed(func() { m.call(m.hooks.Renewed, m.event(ctx, i, r.Took)) })
 	}
 }
 

@@ -148,19 +148,27 @@ func (m *monitor) acquired(a *acquisition, h *held) {
 	m.stats.Acquired++
 	m.stats.Held += int64(len(h.ids))
 	m.wait.Add(took)
-	if m.hooks.Renewed != nil || m.hooks.Lost != nil || m.hooks.Released != nil {
-		if m.traced == nil {
-			m.traced = make(map[string]tracedGrant)
-		}
-		m.traced[h.leaseID()] = tracedGrant{h, context.WithoutCancel(a.ctx)}
-	}
 	m.mu.Unlock()
 	if m.hooks.Acquired != nil {
 		m.call(m.hooks.Acquired, h.event(a.ctx, took))
 	}
+	m.trace(a.ctx, h) // from now on, renewals are reported
 	if !h.reported.Announced() {
 		m.reportEnd(h, h.Err())
 	}
+}
+
+// trace keeps the values of the context that acquired a grant, for hooks that get them.
+func (m *monitor) trace(ctx context.Context, h *held) {
+	if m.hooks.Renewed == nil && m.hooks.Lost == nil && m.hooks.Released == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.traced == nil {
+		m.traced = make(map[string]tracedGrant)
+	}
+	m.traced[h.leaseID()] = tracedGrant{h, context.WithoutCancel(ctx)}
 }
 
 // contendedAll is contended for several calls.
@@ -223,13 +231,13 @@ func (m *monitor) renewalFailed(r renewal.Event) {
 	m.failures.Keep(r.Err)
 }
 
-// renewed is the Hooks.Renewed of the Renewer.
+// renewed is the Hooks.Renewed of the Renewer. The end of the grant is reported after the hook has returned.
 func (m *monitor) renewed(r renewal.Event) {
 	m.mu.Lock()
 	t, held := m.traced[r.ID]
 	m.mu.Unlock()
 	if held {
-		m.call(m.hooks.Renewed, t.held.event(t.ctx, r.Took))
+		t.held.reported.Renewed(func() { m.call(m.hooks.Renewed, t.held.event(t.ctx, r.Took)) })
 	}
 }
 

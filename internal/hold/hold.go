@@ -5,6 +5,7 @@ package hold
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -159,21 +160,49 @@ func Grace(ttl time.Duration) time.Duration { return ttl / 8 }
 
 // Reported is what the counts and the hooks know of a hold. The zero value is a hold that they do not know. It is safe
 // for concurrent use.
-type Reported struct{ phase atomic.Uint32 }
+type Reported struct {
+	mu    sync.Mutex // locked while a renewal is reported
+	phase phase
+}
+
+type phase uint8
 
 const (
-	pending   uint32 = iota // not yet returned to its caller, and may never be
-	announced               // returned to its caller
-	over                    // ended
+	pending   phase = iota // not yet returned to its caller, and may never be
+	announced              // returned to its caller
+	over                   // ended
 )
 
 // Announced marks the hold as returned to its caller. It returns false if the hold has ended; then the caller reports
 // the end.
-func (r *Reported) Announced() (lasts bool) { return r.phase.CompareAndSwap(pending, announced) }
+func (r *Reported) Announced() (lasts bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.phase != pending {
+		return false
+	}
+	r.phase = announced
+	return true
+}
+
+// Renewed calls report, which reports a renewal, unless the hold has ended. Over waits for its return.
+func (r *Reported) Renewed(report func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.phase != over {
+		report()
+	}
+}
 
 // Over marks the hold as ended. It returns true if the caller must report the end: once, and only for an announced
 // hold. The end of a hold that is announced later is reported after the announcement.
-func (r *Reported) Over() (report bool) { return r.phase.Swap(over) == announced }
+func (r *Reported) Over() (report bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	report = r.phase == announced
+	r.phase = over
+	return report
+}
 
 // releaseGrace is how long a release waits for its reply after its context has ended.
 const releaseGrace = time.Second

@@ -3,7 +3,9 @@ package hold_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,6 +45,36 @@ func TestReported_TheEndIsReportedOnce(t *testing.T) {
 	var never hold.Reported
 	require.False(t, never.Over(), "it was not announced")
 	require.False(t, never.Announced(), "and does not last")
+}
+
+func TestReported_NoRenewalIsReportedAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	for range 1000 {
+		var r hold.Reported
+		require.True(t, r.Announced())
+		var reporting, renewals atomic.Int32
+		var all sync.WaitGroup
+		for range 2 {
+			all.Go(func() {
+				r.Renewed(func() {
+					reporting.Add(1)
+					runtime.Gosched()
+					reporting.Add(-1)
+					renewals.Add(1)
+				})
+			})
+		}
+		require.True(t, r.Over())
+		require.Zero(t, reporting.Load(), "it waits for one that is being reported")
+		before := renewals.Load()
+		r.Renewed(func() { renewals.Add(1) })
+		all.Wait()
+		require.Equal(t, before, renewals.Load())
+	}
+	var part hold.Reported // of a Quorum's lock: only its renewals are reported
+	renewals := 0
+	part.Renewed(func() { renewals++ })
+	require.Equal(t, 1, renewals)
 }
 
 func TestAwaitRelease_WaitsASecondAfterTheEndOfTheContext(t *testing.T) {
