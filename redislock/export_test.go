@@ -1,5 +1,7 @@
 package redislock
 
+import "errors"
+
 // Join makes one Lock of several, all of which must be held, as MultiMutex does.
 func (c *Client) Join(locks ...*Lock) *Lock {
 	parts := make([]part, len(locks))
@@ -13,3 +15,6 @@ func (c *Client) Join(locks ...*Lock) *Lock {
 
 // SharesScripts reports whether calls of the Client share scripts.
 func (c *Client) SharesScripts() bool { return c.redis.Sender.Shares() }
+
+// IsSlow reports whether a Quorum has refused a lock because too few servers had answered in time.
+func IsSlow(err error) bool { return errors.Is(err, errSlow) }

@@ -12,9 +12,16 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
+// mustLock acquires a lock. The servers of a Quorum have a third of the lease to answer, which a stall of the machine
+// may outlast: then mustLock asks again.
 func mustLock(t testing.TB, m anyMutex) *redislock.Lock {
 	t.Helper()
-	l, err := m.Lock(within(t, patience))
+	ctx := within(t, patience)
+	l, err := m.Lock(ctx)
+	for redislock.IsSlow(err) {
+		t.Log(err)
+		l, err = m.Lock(ctx)
+	}
 	require.NoError(t, err)
 	return l
 }
