@@ -140,22 +140,30 @@ func TestTasks_MarksAClaimedTaskThatIsCancelled(t *testing.T) {
 	}
 }
 
-// A task that waits after a lost lease is in Redis beside the claimed ones, and is pending.
+// A task that waits after a lost lease is in Redis beside the claimed ones, and is pending. The queue is written by the
+// test: a process that served it would at once go on with the tasks whose wait is over.
 func TestTasks_OfLostLeases(t *testing.T) {
 	t.Parallel()
-	s := startService(t)
+	server, name := redistest.Shared(t), redistest.Name(t)
+	rdb, url := server.Client(t), "redis://"+server.Addr()
 	ctx, now := t.Context(), time.Now().UnixMicro()
-	add := func(part, id, attempt string, at int64) {
+	add := func(part, id, attempt string, at any) {
 		t.Helper()
-		require.NoError(t, s.rdb.Do(ctx, "ZADD", "{orders}:delay:"+part, fmt.Sprint(at, ".5"), id).Err())
-		require.NoError(t, s.rdb.HSet(ctx, "{orders}:delay:tasks", id, "::close").Err())
-		require.NoError(t, s.rdb.HSet(ctx, "{orders}:delay:attempts", id, attempt).Err())
+		key := "{" + name + "}:delay:"
+		require.NoError(t, rdb.Do(ctx, "ZADD", key+part, at, id).Err())
+		require.NoError(t, rdb.HSet(ctx, key+"tasks", id, "::close").Err())
+		require.NoError(t, rdb.HSet(ctx, key+"attempts", id, attempt).Err())
 	}
 	for i := range 300 { // before and after the one that is claimed
-		add("running", fmt.Sprint("lost-", i), "0:1:7:", now+time.Hour.Microseconds()*int64(i-1))
+		add("running", fmt.Sprint("lost-", i), "0:1:7:", fmt.Sprint(now+time.Hour.Microseconds()*int64(i-1), ".5"))
 	}
+	add("running", "order-5", "0:0:7", now+2*time.Hour.Microseconds())
 	add("failed", "lost-too-often", "2:25:7:", now-time.Minute.Microseconds())
-	text := must(t, s.url, "tasks", "orders")
+	add("failed", "order-3", "1:0:7", now)
+	queue := newQueue(t, rdb, name)
+	require.NoError(t, queue.Schedule(ctx, "order-7", 30*time.Minute, nil))
+	require.NoError(t, queue.Schedule(ctx, "order-9", time.Hour, nil))
+	text := must(t, url, "tasks", name)
 	require.Regexp(t, `302 pending \([12] overdue\), 1 claimed, 2 failed`, text)
 	require.Regexp(t, `next +overdue by 1h`, text)
 	require.Regexp(t, `claimed +order-5 `, text)
@@ -163,8 +171,8 @@ func TestTasks_OfLostLeases(t *testing.T) {
 	require.Regexp(t, `pending +order-9 `, text, "in the order of time")
 	require.Contains(t, text, "and 202 more pending")
 	require.Regexp(t, `failed +lost-too-often +failed \S+ ago +5 bytes +lost too often, 2 failures, 25 lost leases\n`, text)
-	require.Regexp(t, `failed +order-3 +failed \S+ ago +13 bytes +exhausted, 1 failure\n`, text)
-	require.Contains(t, must(t, s.url, "inspect", "orders"), "1 claimed")
+	require.Regexp(t, `failed +order-3 +failed \S+ ago +5 bytes +exhausted, 1 failure\n`, text)
+	require.Contains(t, must(t, url, "inspect", name), "1 claimed")
 }
 
 // A task that ends while the tool reads is left out.
