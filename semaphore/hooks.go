@@ -39,8 +39,8 @@ type Event struct {
 
 // Hooks are functions that a Client calls when something happens to permits, for metrics and traces. Each may
 // be nil. Several may run at a time, each on a goroutine of its own for which the Client waits. They must return soon:
-// Lost and Renewed hold up renewals, Renewed the end of its grant, and Contended replies of Redis. They must not use the
-// grant or the Client, or stop its wheel. None is called after Close has returned nil. A panic of a hook is logged.
+// Lost and Renewed hold up renewals, Renewed the end of its grant, and Contended replies of Redis. They must not use
+// the grant or the Client, or stop its wheel. None is called after Close has returned nil. A panic of a hook is logged.
 //
 // Each call of Acquire, TryAcquire and AcquireFunc, also by Do, for 1 or more permits ends in one Acquired or
 // one Failed. Calls that are refused with a *cogwheel.InvalidError, or made after Close, end in neither.
