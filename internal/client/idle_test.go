@@ -200,7 +200,7 @@ func TestCalls_WhileAllIdleConnectionsAreBad(t *testing.T) {
 						p.rdb = newClient(t, p, retries, timeout)
 						t.Cleanup(func() { _ = p.rdb.Close() })
 						call := k.of(t, p.rdb, how != "silent")
-						require.NoError(t, call())
+						redistest.Poll(t, func() bool { return call() == nil }) // the first may be too slow for a limiter
 						p.use(t, k.key)
 						spoil(t, p)
 						if how == "silent" && limits {
@@ -212,10 +212,15 @@ func TestCalls_WhileAllIdleConnectionsAreBad(t *testing.T) {
 						if retries == -1 && !limits && how != "read-only" {
 							_ = call() // may have been executed, and may not be repeated
 						}
+						failures, stalled := 0, redistest.Stalls(t)
 						redistest.Poll(t, func() bool { // a call that may have been executed is undone in the background
 							err := call()
-							if !errors.Is(err, redislock.ErrLocked) {
-								require.NoError(t, err)
+							if err != nil && !errors.Is(err, redislock.ErrLocked) {
+								// The check gives the idle connections a tenth of a second, in which a machine that
+								// stands still leaves some.
+								failures++
+								require.GreaterOrEqual(t, stalled(), 100*time.Millisecond, err)
+								require.Less(t, failures, poolSize/8, err)
 							}
 							return err == nil
 						})
