@@ -308,13 +308,20 @@ func nestedOnOneConnection(t *testing.T, lut *lockUnderTest) {
 	lut.requireNoKeys(t)
 }
 
-// As with a deferred Close after the end of the context of signal.NotifyContext.
+// As with a deferred Close after the end of the context of signal.NotifyContext. It has a second, in which a machine
+// that stands still may not release anything.
 func closeReleasesAfterContextEnd(t *testing.T, lut *lockUnderTest) {
 	c := lut.newClient(t)
 	l := mustTryLock(t, lut.mutex(c))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.NoError(t, c.Close(ctx))
+	stalled := stalls(t)
+	err := c.Close(ctx)
 	require.ErrorIs(t, l.Err(), redislock.ErrClosed)
+	if err != nil && stalled() > time.Second/2 {
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		return
+	}
+	require.NoError(t, err)
 	lut.requireNoKeys(t)
 }

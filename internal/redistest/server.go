@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -101,6 +102,20 @@ func (s *Server) Client(tb testing.TB, opts ...func(*redis.Options)) *redis.Clie
 // Deliver sends the bytes of calls on a connection of its own, and returns once the server has executed them.
 func (s *Server) Deliver(tb testing.TB, calls []byte) {
 	tb.Helper()
+	s.deliver(tb, calls)
+}
+
+// DeliverAnd is Deliver, and reports whether the key exists after the calls, before the server executes anything else.
+func (s *Server) DeliverAnd(tb testing.TB, calls []byte, key string) (exists bool) {
+	tb.Helper()
+	ask := fmt.Appendf(nil, "*2\r\n$6\r\nEXISTS\r\n$%d\r\n%s\r\n", len(key), key)
+	replies := s.deliver(tb, slices.Concat([]byte("*1\r\n$5\r\nMULTI\r\n"), calls, ask, []byte("*1\r\n$4\r\nEXEC\r\n")))
+	return replies[len(replies)-1] == ":1"
+}
+
+// deliver sends calls and returns the lines of their replies.
+func (s *Server) deliver(tb testing.TB, calls []byte) (replies []string) {
+	tb.Helper()
 	conn, err := net.Dial("tcp", s.Addr())
 	if err != nil {
 		tb.Fatal(err)
@@ -111,13 +126,15 @@ func (s *Server) Deliver(tb testing.TB, calls []byte) {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	replies := bufio.NewScanner(conn)
-	for replies.Scan() {
-		if replies.Text() == mark {
-			return
+	lines := bufio.NewScanner(conn)
+	for lines.Scan() {
+		if lines.Text() == mark {
+			return replies[:len(replies)-1] // without the length of the mark
 		}
+		replies = append(replies, lines.Text())
 	}
-	tb.Fatalf("redistest: the server did not answer: %v", replies.Err())
+	tb.Fatalf("redistest: the server did not answer: %v", lines.Err())
+	return nil
 }
 
 // Pause freezes the process as a stalled host would: connections stay open and

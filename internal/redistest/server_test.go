@@ -175,3 +175,17 @@ func alive(pid int) bool {
 }
 
 func noRetries(o *redis.Options) { o.MaxRetries = -1 }
+
+func TestServer_DeliverAnd(t *testing.T) {
+	t.Parallel()
+	server, name := redistest.Shared(t), redistest.Name(t)
+	call := func(args ...string) (bytes []byte) {
+		bytes = fmt.Appendf(nil, "*%d\r\n", len(args))
+		for _, arg := range args {
+			bytes = fmt.Appendf(bytes, "$%d\r\n%s\r\n", len(arg), arg)
+		}
+		return bytes
+	}
+	require.True(t, server.DeliverAnd(t, call("SET", name, "1"), name))
+	require.False(t, server.DeliverAnd(t, call("DEL", name), name), "although DEL has the reply 1")
+}
