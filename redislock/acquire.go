@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/line"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
@@ -29,12 +30,13 @@ type acquisition struct {
 	ctx             context.Context // of the caller
 	began           time.Duration   // by the clock of the Client
 	request         *request
-	part            string // the beginning of the ids of a part of a Quorum's hold, else ""
-	ambiguous       bool   // a copy of an earlier call with the same id may still be in flight
-	enqueuedInRedis bool   // Redis has request in its queue of waiters
-	contended       bool   // the hook Contended was called
-	slow            int    // replies that took longer than the lease
-	missing         error  // the replicas that the last attempt lacked
+	part            string       // the beginning of the ids of a part of a Quorum's hold, else ""
+	ambiguous       bool         // a copy of an earlier call with the same id may still be in flight
+	enqueuedInRedis bool         // Redis has request in its queue of waiters
+	contended       bool         // the hook Contended was called
+	refused         line.Refusal // the last one
+	slow            int          // replies that took longer than the lease
+	missing         error        // the replicas that the last attempt lacked
 	trouble         redisconn.Endurance
 	held            *held
 	refusal         atomic.Pointer[LockedError] // the last refusal
@@ -91,6 +93,7 @@ func (c *Client) build(key queueKey, batch []*waitqueue.Waiter[*acquisition]) (c
 	}
 	head := batch[0].Value
 	head.request.handoffsWanted = int32(min(len(batch)-1, head.mutex.config.handoff.count)) // at most 10000
+	head.request.line = c.lines.Ask(key, head.took())
 	if head.mutex.config.replicas.n > 0 {
 		return calls.Call{Send: head.askReplicated}, 0, true
 	}
@@ -111,6 +114,7 @@ func (c *Client) apply(
 	case err == nil:
 		head.held = h
 		batch[0].Grant()
+		c.lines.Granted(key)
 		if !h.kind().exclusive {
 			c.queues.Kick(key) // the next waiter may have it as well
 		}
@@ -119,7 +123,7 @@ func (c *Client) apply(
 		return waitqueue.AtOnce, nil
 	case refused:
 		c.refuse(batch, locked)
-		return max(locked.TTL+time.Millisecond, 0), nil
+		return c.lines.Refused(key, head.refused), nil
 	// An outage or the migration of a slot does not end the wait. A reply that this process cannot use does:
 	// otherwise it would acquire the lock again and again.
 	case redisconn.Migrating(err), head.wasRefused() && errors.Is(err, ErrReplicas):
@@ -162,11 +166,17 @@ func (c *Client) refuse(batch []*waitqueue.Waiter[*acquisition], locked *LockedE
 }
 
 // heldHere returns a refusal without a request, and how long it is valid, if this process holds the lock and
-// Redis has confirmed that recently.
+// Redis has confirmed that recently, or if the process yields it.
 func (c *Client) heldHere(key queueKey) (*LockedError, time.Duration) {
 	c.mu.Lock()
 	h := c.holders[heldName{key.kind, key.name}]
+	yields := c.yields[heldName{key.kind, key.name}]
 	c.mu.Unlock()
+	if yields > 0 {
+		if left := yields - c.clock.Now(); left > 0 {
+			return &LockedError{Name: key.name, TTL: left}, left
+		}
+	}
 	if h == nil || h.mutex.config.handle != key.config || !h.Valid() {
 		return nil, 0
 	}
@@ -225,6 +235,7 @@ func (a *acquisition) takeGrant(r *redisconn.Reply) (h *held, taken bool, err er
 		return nil, false, errForced
 	}
 	g, err := readGrant(r, a.request.wantsToken())
+	a.refused = line.Refusal{Place: g.place, Unheard: g.unheard, Until: g.pttl}
 	a.ambiguous = a.ambiguous || r.Ambiguous
 	switch {
 	case err != nil:
@@ -249,6 +260,8 @@ type grant struct {
 	pttl     time.Duration
 	token    int64
 	reserved int64 // tokens after token that belong to the holder too
+	place    int   // in the line, of a refusal; see line.Refusal
+	unheard  bool  // the holder's release will not wake the line
 }
 
 // forcedAway reports whether the reply of scripts.LockRegain is that the part was freed by force.
@@ -259,13 +272,22 @@ func forcedAway(r *redisconn.Reply) bool {
 
 // readGrant reads the reply of an acquire script. A fenced lock that was taken has a token.
 func readGrant(r *redisconn.Reply, fenced bool) (grant, error) {
-	v, err := r.Integers(2, 4)
+	v, err := r.Integers(2, 3, 4)
 	if err != nil {
 		return grant{}, err
 	}
-	g := grant{taken: v[0] == 1, pttl: redisconn.Duration(v[1])}
-	if len(v) == 4 {
-		g.token, g.reserved = v[2], v[3]
+	g := grant{taken: v[0] == 1, pttl: redisconn.Duration(v[1]), place: -1}
+	switch len(v) {
+	case 3:
+		return grant{}, r.Unexpected()
+	case 4:
+		if g.token, g.reserved = v[2], v[3]; !g.taken {
+			g = grant{pttl: g.pttl, place: int(v[2]), unheard: v[3] == 1}
+			if v[0] != 0 || v[2] < 0 || v[2] > 3 || v[3] < 0 || v[3] > 1 {
+				return grant{}, r.Unexpected()
+			}
+			return g, nil
+		}
 	}
 	hasToken := g.token > 0 && g.reserved >= 0 && g.reserved <= maxHandoffs && g.token <= math.MaxInt64-g.reserved
 	if v[0] != 0 && v[0] != 1 || (len(v) == 4) != (fenced && g.taken) || len(v) == 4 && !hasToken {

@@ -128,6 +128,14 @@ func (m *Mutex) needs() []check.Needs {
 		own, state, check.Listening(m.name, m.kind.channel(m.name, req.id)),
 		check.Hearing(scripts.ClientChannel(check.Sample)),
 	}
+	if m.kind.lines {
+		part := check.Sample
+		if m.kind == reading {
+			part = readers
+		}
+		line := scripts.SuffixName(m.name, "waiting")
+		all = append(all, check.InLine(m.name, line, m.kind.channel(m.name, req.id)+":"+part))
+	}
 	if m.config.replicas.n > 0 {
 		all = append(all, check.Needs{For: "WithReplicas", Commands: []string{"wait"}})
 	}

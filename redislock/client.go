@@ -18,6 +18,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/client"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/hold"
+	"github.com/cogwheel-go/cogwheel/internal/line"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/signals"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
@@ -43,14 +44,16 @@ type Client struct {
 	lastConfig atomic.Pointer[sharedConfig] // the configuration made last
 	poll       time.Duration
 	ids        *ids
+	lines      *line.Lines[queueKey]
 	queues     *waitqueue.Group[queueKey, *acquisition]
 	cleanup    *cleanup.Queue[pendingRelease]
 	gate       gate.Gate // entered by everything that talks to Redis, so that Close can wait for its end
 
-	mu      sync.Mutex            // guards the fields below; all others are set by New and never change
-	holders map[heldName]*held    // locks of exclusive kinds
-	held    map[string]*held      // all others, by their ids
-	limits  map[*held]wheel.Timer // timers of the locks with WithMaxHold
+	mu      sync.Mutex                 // guards the fields below; all others are set by New and never change
+	holders map[heldName]*held         // locks of exclusive kinds
+	held    map[string]*held           // all others, by their ids
+	limits  map[*held]wheel.Timer      // timers of the locks with WithMaxHold
+	yields  map[heldName]time.Duration // until when the Client asks for no lock that it yields; see yield
 	leases  map[shard]*renewal.Destination
 
 	// See notify.go.
@@ -94,6 +97,7 @@ func newClient(rdb redis.UniversalClient, cfg config) (c *Client, err error) {
 		ids:       &ids{client: client.NewUUID()},
 		held:      make(map[string]*held),
 		limits:    make(map[*held]wheel.Timer),
+		yields:    make(map[heldName]time.Duration),
 		clock:     client.NewClock(cfg.Wheel),
 		holders:   make(map[heldName]*held),
 		leases:    make(map[shard]*renewal.Destination),
@@ -114,6 +118,7 @@ func newClient(rdb redis.UniversalClient, cfg config) (c *Client, err error) {
 	if err = c.setLockDefaults(cfg.locks); err != nil {
 		return nil, err
 	}
+	c.lines = c.newLines()
 	c.queues = c.newQueues()
 	c.cleanup = c.newCleanup()
 	return c, nil

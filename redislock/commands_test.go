@@ -48,25 +48,25 @@ func TestKinds_Cost(t *testing.T) {
 	}{
 		{"Mutex", func() (*redislock.Lock, error) {
 			return c.Mutex(name).Lock(t.Context())
-		}, cost{1, 4}, cost{1, 2}},
+		}, cost{1, 4}, cost{1, 3}},
 		{"Mutex, fenced", func() (*redislock.Lock, error) {
 			return c.Mutex(name, redislock.WithFencing()).Lock(t.Context())
-		}, cost{1, 8}, cost{1, 2}},
+		}, cost{1, 8}, cost{1, 3}},
 		{"FairMutex", func() (*redislock.Lock, error) {
 			return c.FairMutex(name).Lock(t.Context())
 		}, cost{1, 7}, cost{1, 5}},
 		{"RWMutex, reader", func() (*redislock.Lock, error) {
 			return rw.RLock(t.Context())
-		}, cost{1, 6}, cost{1, 4}},
+		}, cost{1, 6}, cost{1, 5}},
 		{"RWMutex, reader beside a reader with a longer lease", func() (*redislock.Lock, error) {
 			return shared.RLock(t.Context())
 		}, cost{1, 4}, cost{1, 7}},
 		{"RWMutex, writer", func() (*redislock.Lock, error) {
 			return rw.Lock(t.Context())
-		}, cost{1, 5}, cost{1, 4}},
+		}, cost{1, 5}, cost{1, 5}},
 		{"MultiMutex of 3", func() (*redislock.Lock, error) {
 			return c.MultiMutex(names).Lock(t.Context())
-		}, cost{3, 12}, cost{3, 6}},
+		}, cost{3, 12}, cost{3, 9}},
 	} {
 		l, err := kind.lock() // the first call loads the scripts
 		require.NoError(t, err)

@@ -31,6 +31,7 @@ type held struct {
 
 // newHeld returns the hold of a request that Redis has granted. startLease must follow.
 func (c *Client) newHeld(r request, ambiguous bool) *held {
+	r.line = nil
 	h := &held{identity: identity{request: r}, Hold: hold.Hold{Client: &c.holding, Ambiguous: ambiguous}}
 	h.lock.body = h
 	return h
@@ -94,7 +95,10 @@ func (h *held) free(ctx context.Context) error {
 	if !answered {
 		return unconfirmed(h.name(), conventions.Cause(ctx))
 	}
-	released, err := r.Flag()
+	released, yields, err := readRelease(&r)
+	if yields {
+		h.client().yield(h.mutex.heldName())
+	}
 	switch {
 	case redisconn.WrongKind(err):
 		return lostBefore("unlock", h.name(), err)
@@ -112,6 +116,15 @@ func (h *held) free(ctx context.Context) error {
 		return lostBefore("unlock", h.name(), errGone)
 	}
 	return nil
+}
+
+// readRelease reads the reply of a release. yields means that waiters which are not in the line have the next turn.
+func readRelease(r *redisconn.Reply) (released, yields bool, err error) {
+	n, err := r.Integer()
+	if err == nil && n != 0 && n != 1 && n != 3 {
+		err = r.Unexpected()
+	}
+	return err == nil && n > 0, err == nil && n == 3, err
 }
 
 // sendRelease sends the release and waits for the reply, until a second after the end of ctx. If there is none by then,

@@ -53,6 +53,10 @@ type kind struct {
 	// its waiters has a queue.
 	channel func(name, id string) string
 
+	// lines means that the waiters of all processes have a line in Redis; see package line. A request with line
+	// arguments asks from its place: acquire appends them, and the script replies {0, pttl, place, unheard}.
+	lines bool
+
 	// exclusive means that one Lock at a time holds the lock, and that the process decides which of its waiters
 	// is next. Then waiters do not ask Redis while a Lock of their process holds it, and the lock is handed
 	// over to them directly.
@@ -88,6 +92,8 @@ type request struct {
 	// keepUntil is when the minimum of a hold has passed for sure, by the clock of the Client; 0 if its release frees
 	// the lock at once. A release before asks Redis, whose clock decides.
 	keepUntil time.Duration
+
+	line []any // the arguments of a waiter in the line, or none
 
 	handoffsWanted int32 // the number of tokens that hand-overs may need
 	regains        bool  // it asks for a missing part of a Quorum's hold
@@ -153,7 +159,7 @@ var plain = &kind{
 		if least > 0 {
 			args = append(args, redisconn.Millis(least))
 		}
-		return scripts.LockAcquire.Call(keys, args...)
+		return scripts.LockAcquire.Call(keys, inLine(args, 5, r.line)...)
 	},
 	release: func(r *request) scripts.Call {
 		if r.keepUntil > 0 && r.client().clock.Now() < r.keepUntil {
@@ -168,6 +174,19 @@ var plain = &kind{
 	channel:   func(name, _ string) string { return scripts.LockChannel(name) },
 	exclusive: true,
 	renew:     scripts.LockRenew,
+	lines:     true,
+}
+
+// inLine appends the arguments of a waiter in the line behind the first n arguments, of which those that are missing
+// are empty.
+func inLine(args []any, n int, line []any) []any {
+	if line == nil {
+		return args
+	}
+	for len(args) < n {
+		args = append(args, "")
+	}
+	return append(args, line...)
 }
 
 // returningTokens returns a release that gives back reserved tokens that were not used. Only such a release has

@@ -233,7 +233,7 @@ func unlockWakesJava(t *testing.T, lut *lockUnderTest) {
 		mustUnlock(t, l)
 		select {
 		case message := <-heard:
-			require.Contains(t, []string{"0", "1"}, message)
+			require.Contains(t, []string{"0", "00", "1"}, message, "Redisson reads a number")
 		case <-within(t, patience).Done():
 			require.Fail(t, "no message on "+j.channel())
 		}
@@ -368,7 +368,7 @@ func TestCluster_WithoutShardedChannels(t *testing.T) {
 				mustUnlock(t, l)
 				m, err := sub.ReceiveMessage(within(t, patience))
 				require.NoError(t, err)
-				require.Contains(t, []string{"0", "1"}, m.Payload)
+				require.Contains(t, []string{"0", "00", "1"}, m.Payload)
 				return waiting.at.Sub(free)
 			})
 		})

@@ -26,8 +26,8 @@ func (m *Mutex) Name() string { return m.name }
 // Err returns the *cogwheel.InvalidError of an invalid name or option, or nil. All other methods return it too.
 func (m *Mutex) Err() error { return m.err }
 
-// TryLock takes the lock if it is free. It does not queue, so it may overtake callers that wait in Lock. It
-// blocks for one round trip, at most until ctx ends.
+// TryLock takes the lock if it is free. It does not queue, so it may overtake callers that wait in Lock, unless the
+// lock is kept for one of them, which it is for up to 50 ms. It blocks for one round trip, at most until ctx ends.
 //
 // If the lock is held, the error is a *LockedError with the remaining time; it matches ErrLocked. After any
 // other error the caller holds nothing and does not know whether the lock is free; the Client releases in the
@@ -58,11 +58,13 @@ func (m *Mutex) tryLock(ctx context.Context) (part, error) {
 // while a password is rotated. Then only a refusal, such as ErrWrongKind, or replies that take longer than the
 // lease (see WithLease) end the wait early. After an error nothing is held, as with TryLock.
 //
-// Callers of one Client with equal lock options form a queue, in order of arrival; queues with different
-// options compete. Only the first caller in a queue asks Redis: when an unlock is announced, after an
-// interruption of the subscription, when the holder's lease ends, and at its poll (see WithPoll). A lock that
-// is unlocked while callers in its queue wait goes directly to the next of them, within the bounds of
-// WithHandoff. All waiters of a lock share one wheel entry and one subscription.
+// Callers of one Client with equal lock options form a queue, in order of arrival. The queues of all processes
+// stand in a line in Redis, in the order in which the first caller of each came, and an unlock wakes the first of
+// them. Callers that come later do not overtake it once it has waited for 4 ms. Only the first caller in a queue
+// asks Redis: when it is woken, after an interruption of the subscription, when the holder's lease ends if its
+// queue is one of the first two, and at its poll (see WithPoll). A lock that is unlocked while callers in its queue
+// wait goes directly to the next of them, within the bounds of WithHandoff. All waiters of a lock share one wheel
+// entry and one subscription.
 func (m *Mutex) Lock(ctx context.Context) (*Lock, error) { return handleOf(m.lock(ctx)) }
 
 // lock is Lock. It returns a *held, or an *entry for a context with an Owner.

@@ -48,7 +48,7 @@ func (c *Client) listenWhileHolding() {
 	c.mu.Unlock()
 	switch {
 	case holding && stop == nil:
-		stop = c.redis.Channels.Receive(scripts.ClientChannel(c.ids.client), c.notified)
+		stop = c.redis.Channels.Receive(scripts.ClientChannel(c.ids.client), c.notified, nil)
 	case !holding && stop != nil:
 		stop()
 		stop = nil

@@ -185,7 +185,7 @@ func TestMutex_RetriesTransientServerErrors(t *testing.T) {
 			next := callAsync(func() (*redislock.Lock, error) {
 				return other.Mutex(name + ":2").Lock(within(t, patience))
 			})
-			awaitSubscription(t, rdb, name+":2")
+			awaitLine(t, rdb, name+":2", 1)
 			states.begin(t, server)
 			require.Error(t, held.Unlock(t.Context()))
 			<-ends.Done() // its waiter tries now, in vain

@@ -5,8 +5,12 @@ import (
 	"time"
 	"unique"
 
-	"github.com/cogwheel-go/cogwheel/internal/pubsub"
+	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/line"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 )
 
 // This file has the waiting within the process: one queue per lock, whose head asks Redis, and the hand-over of
@@ -50,6 +54,65 @@ func (m *Mutex) queueKey(r *request) queueKey {
 	return key
 }
 
+func (c *Client) newLines() *line.Lines[queueKey] {
+	return line.New(line.Config[queueKey]{
+		Channels: c.redis.Channels, Alive: c.fairAlive(), Channel: queueKey.channel,
+		Lines:  func(key queueKey) bool { return key.kind.lines },
+		Waiter: c.newWaiter, Leave: c.leaveLine,
+	})
+}
+
+// readers is the waiter that stands for all readers of a lock.
+const readers = "r"
+
+// newWaiter returns the waiter of a queue, and the name under which it hears of its turn.
+func (c *Client) newWaiter(key queueKey) (waiter, name string) {
+	if key.kind == reading {
+		return readers, readers
+	}
+	return c.ids.next(), c.ids.client
+}
+
+// yieldFor is how long a Client leaves a lock that it has released to waiters which are not in the line.
+const yieldFor = 3 * time.Millisecond
+
+// yield keeps the callers of this Client from a lock for a moment.
+func (c *Client) yield(name heldName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.yields[name] = c.clock.Now() + yieldFor
+	_, err := wheelentry.AfterFunc(c.wheel, 2*yieldFor, func(error) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.yields[name] <= c.clock.Now() {
+			delete(c.yields, name)
+		}
+	})
+	if err != nil {
+		delete(c.yields, name)
+	}
+}
+
+// leaveLine takes a waiter out of the line. If that fails, a release finds out that it is gone. The readers stay, for
+// the sake of those of other processes.
+func (c *Client) leaveLine(key queueKey, waiter string) {
+	if waiter == readers {
+		return
+	}
+	readWrite := 0
+	if key.kind == writing {
+		readWrite = 1
+	}
+	c.gate.EnterInside()
+	c.redis.Sender.Go(context.Background(), calls.Request{
+		Key: key.name, Late: func(redisconn.Reply) { c.gate.Leave() },
+		Build: func() scripts.Call {
+			verb := c.redis.Channels.Verb()
+			return scripts.LockLeave.Call([]string{key.name}, waiter, verb, key.channel(), readWrite)
+		},
+	})
+}
+
 func (c *Client) newQueues() *waitqueue.Group[queueKey, *acquisition] {
 	return waitqueue.New(c.wheel, waitqueue.Config[queueKey, *acquisition]{
 		Submit:   c.submit,
@@ -58,7 +121,8 @@ func (c *Client) newQueues() *waitqueue.Group[queueKey, *acquisition] {
 		MaxBatch: 1 << 20, // all: the head asks, and the reply is for all
 		Poll:     c.poll,
 		Workers:  c.gate.Workers,
-		Listen:   pubsub.Listen(c.redis.Channels, queueKey.channel),
+		Listen:   c.lines.Listen,
+		Listens:  c.lines.Listens,
 		GiveBack: func(_ queueKey, granted []*acquisition) {
 			for _, a := range granted {
 				a.held.discard()

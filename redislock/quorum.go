@@ -323,10 +323,10 @@ func (m *QuorumMutex) finish(ctx context.Context, a *quorumAcquisition, err erro
 }
 
 // listen wakes a queue when any server publishes a release.
-func (q *Quorum) listen(key queueKey, kick func()) (stop func()) {
+func (q *Quorum) listen(key queueKey, wake func(time.Duration)) (stop func()) {
 	stops := make([]func(), len(q.servers))
 	for i, c := range q.servers {
-		stops[i] = pubsub.Listen(c.redis.Channels, queueKey.channel)(key, kick)
+		stops[i] = pubsub.Listen(c.redis.Channels, queueKey.channel)(key, wake)
 	}
 	return func() {
 		for _, stop := range stops {

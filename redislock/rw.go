@@ -18,7 +18,7 @@ var reading = &kind{
 	is:   KindRead,
 	acquire: func(r *request) scripts.Call {
 		keys := []string{r.name(), scripts.ReadTimeout(r.name(), r.id)}
-		return scripts.ReadAcquire.Call(keys, r.id, r.mutex.config.millis)
+		return scripts.ReadAcquire.Call(keys, inLine([]any{r.id, r.mutex.config.millis}, 2, r.line)...)
 	},
 	release: func(r *request) scripts.Call {
 		keys := []string{r.name(), scripts.ReadTimeout(r.name(), r.id)}
@@ -29,6 +29,7 @@ var reading = &kind{
 		return forceRW(r, "read")
 	},
 	channel:   func(name, _ string) string { return scripts.RWChannel(name) },
+	lines:     true,
 	renew:     scripts.ReadRenew,
 	renewKeys: func(name, id string) []string { return []string{name, scripts.ReadTimeout(name, id)} },
 	within:    writing,
@@ -40,12 +41,11 @@ var writing = &kind{
 	is:   KindWrite,
 	mark: ":write",
 	acquire: func(r *request) scripts.Call {
+		keys, args := []string{r.name()}, []any{r.id, r.mutex.config.millis}
 		if r.fenced() {
-			keys := []string{r.name(), scripts.LockFence(r.name())}
-			args := []any{r.id, r.mutex.config.millis, r.fenceMillis(), r.handoffsWanted}
-			return scripts.WriteAcquire.Call(keys, args...)
+			keys, args = append(keys, scripts.LockFence(r.name())), append(args, r.fenceMillis(), r.handoffsWanted)
 		}
-		return scripts.WriteAcquire.Call([]string{r.name()}, r.id, r.mutex.config.millis)
+		return scripts.WriteAcquire.Call(keys, inLine(args, 4, r.line)...)
 	},
 	release: func(r *request) scripts.Call {
 		return r.returningTokens(scripts.WriteRelease, scripts.RWChannel(r.name()))
@@ -55,6 +55,7 @@ var writing = &kind{
 	},
 	channel:   func(name, _ string) string { return scripts.RWChannel(name) },
 	exclusive: true,
+	lines:     true,
 	renew:     scripts.LockRenew,
 }
 
@@ -67,7 +68,7 @@ func forceRW(r *request, side string) scripts.Call {
 // RWMutex values of one name, in any process, are the same lock. It is safe for concurrent use.
 //
 // Neither side is preferred: new readers join present readers, so a writer waits for as long as readers keep
-// coming. When the last reader or the writer unlocks, all waiters are woken.
+// coming. When the last reader or the writer unlocks, the next writer in the line is woken, or all readers are.
 type RWMutex struct{ read, write *Mutex }
 
 // RWMutex returns the read/write lock with the given name. It does not talk to Redis. The key in Redis is the

@@ -156,7 +156,7 @@ func TestRWMutex_Waits(t *testing.T) {
 					return rw.RLock(within(t, patience))
 				}))
 			}
-			dep.awaitSubscribed(t, scripts.RWChannel(name))
+			dep.awaitSubscribed(t, scripts.RWChannel(name)+":r")
 			mustUnlock(t, w)
 			free := time.Now()
 			var locks []*redislock.Lock

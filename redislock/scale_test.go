@@ -161,7 +161,7 @@ func TestScale_CallsInFlightCostNoGoroutineBeyondTheirCallers(t *testing.T) { //
 func isSubscribed(t *testing.T, rdb *redis.Client, name string) bool {
 	subs, err := rdb.PubSubChannels(t.Context(), "*"+name+"*").Result()
 	require.NoError(t, err)
-	return len(subs) == 1
+	return len(subs) > 0
 }
 
 // It counts the goroutines of the process, so it is not parallel.

@@ -102,12 +102,12 @@ func (m *Mutex) State(ctx context.Context) (State, error) {
 	}
 	s := State{}
 	for field := range fields.Val() {
-		if field != "mode" {
+		if field != "mode" && field != "next" {
 			s.Holders = append(s.Holders, Holder{field, metadataOf(field)})
 		}
 	}
 	slices.SortFunc(s.Holders, func(a, b Holder) int { return strings.Compare(a.ID, b.ID) })
-	if s.Locked = len(fields.Val()) > 0; s.Locked {
+	if s.Locked = len(s.Holders) > 0; s.Locked {
 		s.TTL = pttl.Val()
 	}
 	s.Token, _ = strconv.ParseInt(token.Val(), 10, 64)
@@ -133,7 +133,7 @@ func (m *Mutex) ForceUnlockHolder(ctx context.Context, id string) (bool, error) 
 		if !answered {
 			return result{false, conventions.Cause(ctx)}
 		}
-		freed, err := r.Flag()
+		freed, _, err := readRelease(&r)
 		freed = freed || err == nil && r.Ambiguous
 		if freed {
 			m.notify([]string{id})

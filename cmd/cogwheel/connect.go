@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
 // connect returns a client of the Redis that the URL names. It does not connect yet. Errors do not repeat the
@@ -88,6 +90,27 @@ func badURL(err error) error {
 type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
+
+// waiting returns how many processes wait for a lock: those in its line, and the connections that listen for its
+// releases; or nil if the user of REDIS_URL may not know. The readers in the line listen on a channel of their own.
+func (t *tool) waiting(ctx context.Context, channel string) *int64 {
+	const readers = "r"
+	line, err := t.rdb.ZRange(ctx, scripts.SuffixName(t.name, "waiting"), 0, -1).Result()
+	if err != nil {
+		return nil
+	}
+	n := t.subscribers(ctx, channel)
+	if n == nil {
+		return nil
+	}
+	*n += int64(len(line))
+	if slices.Contains(line, readers) {
+		if listening := t.subscribers(ctx, channel+":"+readers); listening != nil {
+			*n += *listening - 1
+		}
+	}
+	return n
+}
 
 // subscribers returns how many connections are subscribed to a channel, or nil if the user of REDIS_URL may
 // not know. In a cluster, a subscription may be on any node.

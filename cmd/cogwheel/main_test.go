@@ -99,7 +99,7 @@ func (s *service) holdLocks(t *testing.T) {
 	hold(c.RWMutex("prices", redislock.WithMetadata("import")))
 	hold(c.MultiMutex([]string{"account:7", "account:9"}))
 	redistest.Poll(t, func() bool {
-		return s.rdb.PubSubNumSub(ctx, "redisson_lock__channel:{stock:42}").Val()["redisson_lock__channel:{stock:42}"] == 1 &&
+		return s.rdb.ZCard(ctx, "{stock:42}:waiting").Val() == 1 &&
 			s.rdb.LLen(ctx, "redisson_lock_queue:{report}").Val() == 2
 	})
 }

@@ -82,8 +82,8 @@ type lockState struct {
 	Waiting []holder `json:"waiting,omitempty"` // of a fair mutex, in order
 	Token   int64    `json:"token,omitempty"`
 
-	// Subscribers are the connections that listen for a release: one for each process that waits, or has
-	// waited in the last seconds. A fair mutex has none.
+	// Subscribers are the processes in the line and the connections that listen for a release: one for each process
+	// that waits, or has waited in the last seconds. A fair mutex has none.
 	Subscribers *int64 `json:"subscribers,omitempty"`
 }
 

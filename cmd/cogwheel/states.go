@@ -62,12 +62,12 @@ func (t *tool) lock(ctx context.Context, kind string) (object, error) {
 	})
 	switch kind {
 	case kindRW:
-		found.Subscribers = t.subscribers(ctx, scripts.RWChannel(t.name))
+		found.Subscribers = t.waiting(ctx, scripts.RWChannel(t.name))
 		if err == nil {
 			err = t.addReaders(ctx, found)
 		}
 	case kindMutex:
-		found.Subscribers = t.subscribers(ctx, scripts.LockChannel(t.name))
+		found.Subscribers = t.waiting(ctx, scripts.LockChannel(t.name))
 	}
 	o := object{Kind: kind, Lock: found}
 	if kind == kindMutex && !found.Held {

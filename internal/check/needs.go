@@ -75,6 +75,14 @@ func Listening(name, channel string) Needs {
 	}
 }
 
+// inLine is the feature that wakes one waiter for a release. Without it all are woken.
+const inLine = "waking one waiter for a release"
+
+// InLine returns the needs of a client whose waiters have a line and listen to channels.
+func InLine(name, line string, channels ...string) Needs {
+	return Needs{For: inLine, Optional: true, Name: name, Keys: []string{line}, Channels: channels}
+}
+
 // hearing is the feature that notifies holders of ForceUnlock at once.
 const hearing = "notifying holders"
 

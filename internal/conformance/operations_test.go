@@ -45,7 +45,7 @@ var placeholders = []struct {
 	with    string
 }{
 	{regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d+(:write)?`), "HOLD"},
-	{regexp.MustCompile(`^&cogwheel_client:cogwheel_check$`), "&cogwheel_client:CLIENT"},
+	{regexp.MustCompile(`:cogwheel_check$`), ":CLIENT"},
 	{regexp.MustCompile(`:call:\d+:`), ":call:N:"},
 	{regexp.MustCompile(`[0-9a-f]{32}`), "CLIENT"},
 }

@@ -3,6 +3,7 @@ package pubsub
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -83,39 +84,53 @@ func (c *Channels) Verb() any {
 }
 
 // Listen returns a Config's Listen. channel names the channel of a key. It may have to Decide.
-func Listen[K comparable](c *Channels, channel func(key K) string) func(key K, kick func()) (stop func()) {
-	ordinary := Listener(c.hub, channel)
-	return func(key K, kick func()) func() {
-		if c.Decide(); c.nodes || c.sharding() == Sharded {
-			return c.shards.Subscribe(channel(key), kick).Close
-		}
-		return ordinary(key, kick)
+func Listen[K comparable](
+	c *Channels, channel func(key K) string,
+) func(key K, wake func(in time.Duration)) (stop func()) {
+	return func(key K, wake func(time.Duration)) func() {
+		return c.Subscribe(channel(key), func(string) { wake(0) }, false)
 	}
 }
 
-// Listener returns a Config's Listen that subscribes to the channel of a key.
-func Listener[K comparable](hub *Hub, channel func(key K) string) func(key K, kick func()) (stop func()) {
-	return func(key K, kick func()) func() {
-		sub := hub.Subscribe(channel(key), kick)
-		select {
-		case <-sub.Ready():
-			// The channel was subscribed before, so no confirmation follows. A message that was published
-			// between the last attempt and now was not heard.
-			kick()
-		default:
-		}
+// Subscribe is Receive for a subscriber that cannot do without the messages. A brief subscription ends in Redis as soon
+// as it is stopped; others linger.
+func (c *Channels) Subscribe(channel string, receive func(message string), brief bool) (stop func()) {
+	if c.Decide(); c.nodes || c.sharding() == Sharded {
+		sub := c.shards.Receive(channel, receive, nil)
+		sub.brief = brief
 		return sub.Close
 	}
+	sub := c.hub.follow(channel, receive, false, nil)
+	sub.brief = brief
+	return sub.Close
 }
 
-// Receive has receive called with each message on a channel, and with "" whenever messages may have been missed,
-// until stop is called. It may block on the network: in a cluster it may have to Decide.
-func (c *Channels) Receive(channel string, receive func(message string)) (stop func()) {
+// Receive has receive called with each message on a channel, and with "" whenever messages may have been missed, also
+// at once if the channel is subscribed already, until stop is called. It may block on the network: in a cluster it may
+// have to Decide. See [Hub.Receive].
+func (c *Channels) Receive(channel string, receive func(message string), refused func()) (stop func()) {
 	if c.Decide(); c.nodes || c.sharding() == Sharded {
-		return c.shards.Receive(channel, receive).Close
+		return c.shards.Receive(channel, receive, refused).Close
 	}
-	return c.hub.Receive(channel, receive).Close
+	return c.hub.follow(channel, receive, true, refused).Close
 }
+
+// Counted reports whether the reply to a message tells how many have received it: not on a Ring, where nobody does, and
+// not on the ordinary channels of a cluster, where other nodes pass it on.
+func (c *Channels) Counted() bool {
+	return !c.hub.gate.Closed() && (c.cluster == nil || c.nodes || c.sharding() == Sharded)
+}
+
+// Subscribed reports whether the channel is subscribed, or still is from its last use.
+func (c *Channels) Subscribed(channel string) bool {
+	if c.shards != nil && c.shards.subscribed(channel) {
+		return true
+	}
+	return c.hub.subscribed(channel)
+}
+
+// Idle reports whether no channel is subscribed.
+func (c *Channels) Idle() bool { return c.hub.idle() && (c.shards == nil || c.shards.idle()) }
 
 // Close ends all subscriptions.
 func (c *Channels) Close(ctx context.Context) error {

@@ -58,6 +58,8 @@ type topic struct {
 type Subscription struct {
 	hub     *Hub
 	receive func(message string) // gets "" after a confirmation
+	refused func()               // called when the server has refused the channel; may be nil
+	brief   bool                 // the channel does not linger
 	ready   <-chan struct{}
 
 	topic *topic // nil once closed; guarded by hub.mu
@@ -99,18 +101,25 @@ func (h *Hub) Subscribe(channel string, wake func()) *Subscription {
 	if wake == nil {
 		panic("pubsub: nil wake function")
 	}
-	return h.subscribe(channel, func(string) { wake() }, false)
+	return h.subscribe(channel, func(string) { wake() }, false, nil)
 }
 
 // Receive is Subscribe for a subscriber that reads the messages and can do without them. receive gets each message, and
 // "" after every confirmation of the subscription. If the server refuses the channel, for example for lack of a right,
-// the hub does not subscribe it again until the topic has ended, so that the other channels of the connection work.
-func (h *Hub) Receive(channel string, receive func(message string)) *Subscription {
-	return h.subscribe(channel, receive, true)
+// the hub calls refused, unless that is nil. It does not subscribe the channel again until the topic has ended, so that
+// the other channels of the connection work.
+func (h *Hub) Receive(channel string, receive func(message string), refused func()) *Subscription {
+	return h.subscribe(channel, receive, true, refused)
 }
 
-func (h *Hub) subscribe(channel string, receive func(message string), optional bool) *Subscription {
-	s := &Subscription{hub: h, receive: receive}
+func (h *Hub) subscribe(channel string, receive func(message string), optional bool, refused func()) *Subscription {
+	s := &Subscription{hub: h, receive: receive, refused: refused}
+	wasRefused := false
+	defer func() {
+		if wasRefused && refused != nil {
+			refused()
+		}
+	}()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.gate.Closed() {
@@ -120,13 +129,39 @@ func (h *Hub) subscribe(channel string, receive func(message string), optional b
 	if t == nil {
 		t = h.open(channel, optional)
 	}
-	s.topic, s.index, s.ready = t, len(t.subs), t.ready
+	s.topic, s.index, s.ready, wasRefused = t, len(t.subs), t.ready, t.refused
 	t.subs = append(t.subs, s)
 	if !h.running && h.gate.Enter() {
 		h.running = true
 		go h.run()
 	}
 	return s
+}
+
+// follow is subscribe, and calls receive with "" if the channel is subscribed already: no confirmation follows then, and
+// a message that was published just before was not heard.
+func (h *Hub) follow(channel string, receive func(message string), optional bool, refused func()) *Subscription {
+	s := h.subscribe(channel, receive, optional, refused)
+	select {
+	case <-s.Ready():
+		receive("")
+	default:
+	}
+	return s
+}
+
+// subscribed reports whether the server has confirmed the channel.
+func (h *Hub) subscribed(channel string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	t := h.topics[channel]
+	return t != nil && t.confirmed
+}
+
+func (h *Hub) idle() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.topics) == 0
 }
 
 // open adds a topic and starts its subscription. mu is held.
@@ -164,17 +199,22 @@ func (s *Subscription) Close() {
 	t.subs = t.subs[:last]
 	var idle *link
 	if last == 0 {
-		idle = h.unused(t)
+		idle = h.unused(t, s.brief)
 	}
 	h.mu.Unlock()
 	idle.close()
 }
 
-// unused lets a topic without subscribers linger. A channel in constant use gains and loses subscribers again and
-// again: only the first time arms an entry, and the entry is armed again if the topic was used meanwhile. mu is held.
-func (h *Hub) unused(t *topic) (idle *link) {
+// unused lets a topic without subscribers linger, unless the last one was brief. A channel in constant use gains and
+// loses subscribers again and again: only the first time arms an entry, and the entry is armed again if the topic was
+// used meanwhile. mu is held.
+func (h *Hub) unused(t *topic, brief bool) (idle *link) {
 	if h.gate.Closed() {
 		return nil
+	}
+	if brief {
+		t.linger.Stop()
+		return h.drop(t)
 	}
 	if t.lingering {
 		t.used = true

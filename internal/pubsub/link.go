@@ -179,12 +179,23 @@ func failed(f *usercode.Failure) error { return fmt.Errorf("pubsub: a hook or go
 // refuseOptional handles the refusal of some channel of a link: it marks all optional channels that are not confirmed
 // as refused.
 func (h *Hub) refuseOptional(l *link) {
+	var tell []func()
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	for channel, confirmed := range l.sent {
-		if t := h.topics[channel]; t != nil && t.optional && !confirmed {
-			t.refused = true
+		t := h.topics[channel]
+		if t == nil || !t.optional || confirmed {
+			continue
 		}
+		t.refused = true
+		for _, s := range t.subs {
+			if s.refused != nil {
+				tell = append(tell, s.refused)
+			}
+		}
+	}
+	h.mu.Unlock()
+	for _, refused := range tell {
+		refused()
 	}
 }
 

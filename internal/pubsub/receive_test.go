@@ -30,7 +30,7 @@ func TestHub_Receive(t *testing.T) {
 				return ""
 			}
 		}
-		sub := h.Receive("a", func(message string) { heard <- message })
+		sub := h.Receive("a", func(message string) { heard <- message }, nil)
 		defer sub.Close()
 		for range 2 {
 			require.Empty(t, next())
@@ -56,7 +56,7 @@ func TestHub_Receive(t *testing.T) {
 			return n
 		}
 		never := func(string) { t.Error("a message on a channel that was refused") }
-		first := h.Receive("b", never)
+		first := h.Receive("b", never, nil)
 		until(t, "the refusal", func() bool { return refused() == "1" })
 		until(t, "the hub has nothing to do", func() bool { return !h.Running() })
 		wake, woken := waker()
@@ -71,7 +71,7 @@ func TestHub_Receive(t *testing.T) {
 		require.Equal(t, "1", refused(), "it was not asked for again")
 
 		first.Close() // there is no linger
-		second := h.Receive("b", never)
+		second := h.Receive("b", never, nil)
 		until(t, "the second refusal", func() bool { return refused() == "2" })
 		await(t, woken, "the confirmation without it")
 		a.Close()

@@ -44,6 +44,8 @@ type ShardSubscription struct {
 	shards  *Shards
 	channel string
 	receive func(message string)
+	refused func()
+	brief   bool
 	inner   *Subscription // nil while the channel's master is not known
 }
 
@@ -60,12 +62,12 @@ func NewShards(cluster *redis.ClusterClient, w *wheel.Wheel, sharded bool, opts 
 // Subscribe is like [Hub.Subscribe]. It blocks on the network if the client does not know the state of the cluster yet.
 // If the channel is subscribed already, Subscribe calls wake before it returns.
 func (s *Shards) Subscribe(channel string, wake func()) *ShardSubscription {
-	return s.Receive(channel, func(string) { wake() })
+	return s.Receive(channel, func(string) { wake() }, nil)
 }
 
 // Receive is like [Hub.Receive], and blocks as Subscribe does.
-func (s *Shards) Receive(channel string, receive func(message string)) *ShardSubscription {
-	sub := &ShardSubscription{shards: s, channel: channel, receive: receive}
+func (s *Shards) Receive(channel string, receive func(message string), refused func()) *ShardSubscription {
+	sub := &ShardSubscription{shards: s, channel: channel, receive: receive, refused: refused}
 	s.mu.Lock()
 	if !s.closed {
 		s.subs[sub] = struct{}{}
@@ -84,6 +86,7 @@ func (sub *ShardSubscription) Close() {
 	sub.inner = nil
 	s.mu.Unlock()
 	if inner != nil {
+		inner.brief = sub.brief
 		inner.Close()
 	}
 }
@@ -106,7 +109,7 @@ func (s *Shards) place(sub *ShardSubscription) {
 		s.mu.Unlock()
 		return
 	}
-	sub.inner = hub.Receive(sub.channel, sub.receive)
+	sub.inner = hub.Receive(sub.channel, sub.receive, sub.refused)
 	ready := sub.inner.Ready()
 	s.mu.Unlock()
 	if old != nil {
@@ -117,6 +120,29 @@ func (s *Shards) place(sub *ShardSubscription) {
 		sub.receive("")
 	default:
 	}
+}
+
+// subscribed reports whether a node has confirmed the channel.
+func (s *Shards) subscribed(channel string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, hub := range s.nodes {
+		if hub.subscribed(channel) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Shards) idle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, hub := range s.nodes {
+		if !hub.idle() {
+			return false
+		}
+	}
+	return true
 }
 
 // hubOf returns the Hub of a node. mu is held.

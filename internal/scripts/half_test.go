@@ -44,6 +44,12 @@ func newBench(t *testing.T) *bench {
 	b := &bench{t: t, admin: server.Client(t), executed: map[string]map[string]bool{}}
 	b.grant()
 	b.user = server.Client(t, func(o *redis.Options) { o.Username, o.Password, o.MaxRetries = "user", "secret", -1 })
+	heard := b.admin.Subscribe(t.Context(), "c:n:a", "c:n:b", "c:n:r") // the clients of a and b, and readers, hear their turn
+	t.Cleanup(func() { _ = heard.Close() })
+	for range 3 {
+		_, err := heard.Receive(t.Context())
+		require.NoError(t, err)
+	}
 	return b
 }
 
@@ -121,12 +127,20 @@ func (b *bench) snapshot() map[string]string {
 	return snapshotOf(keys)
 }
 
+// hint matches a line, and a lock that is kept for a waiter. They are no part of a state: without a right they differ, and
+// all that this costs is time. But they must not stay.
+var hint = regexp.MustCompile(`^\S+:waiting zset .*|^\S+ hash (mode=\w+ )?next=\S+$`)
+
 // snapshotOf reads the reply of readAll.
 func snapshotOf(keys []any) map[string]string {
 	all := make(map[string]string, len(keys))
 	for _, key := range keys {
 		of := key.([]any)
-		if left := of[2].(int64); left < 0 || left > 20 {
+		left := of[2].(int64)
+		if left >= 0 && hint.MatchString(fmt.Sprint(of[0], " ", of[1])) {
+			continue
+		}
+		if left < 0 || left > 20 {
 			all[of[0].(string)] = fmt.Sprintf("%s expires=%v", of[1], left >= 0)
 		}
 	}

@@ -9,6 +9,8 @@ var (
 		script: LocksRelease, keys: 1, args: 3, replies: 1, single: true, first: true,
 	}))
 
+	LockLeave = declare("lock_leave") // takes a waiter out of the line of a lock
+
 	// LockKeep is LockRelease for a lock that was taken with a minimum hold.
 	LockKeep = declare("lock_keep")
 

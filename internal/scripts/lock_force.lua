@@ -12,7 +12,7 @@ local verb, channel, clients, marked = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 -- include: unmarked_part
 
 local fields = redis.call('HGETALL', name)
-if #fields == 0 then
+if #fields == 0 or fields[1] == 'next' then -- free, or kept for a waiter
   return {0}
 end
 if redis.call('HEXISTS', name, 'mode') == 1 then
@@ -24,5 +24,7 @@ if part then
 end
 redis.call('DEL', name)
 local reply = notify_holders(fields)
-redis.pcall(verb, channel, '0') -- a hint must not fail the call
+local ready_in, read_write, followers = 0, false, 0
+-- include: line
+-- include: wake_first
 return reply

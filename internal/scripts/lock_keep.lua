@@ -4,7 +4,7 @@ So the id does not hold the lock any more, and no late call with the id, such as
 
 KEYS     1 name (hash: id -> the end of the minimum, ms)
 ARGV     1 id   2 PUBLISH or SPUBLISH   3 channel
-Returns  1 released, 0 the id does not hold it
+Returns  1 released, or 3: see yields in wake_first; 0 the id does not hold it
 ]]
 local name = KEYS[1]
 local id, verb, channel = ARGV[1], ARGV[2], ARGV[3]
@@ -26,5 +26,7 @@ if left > 0 then
   redis.call('HSET', name, id .. ':kept', min_end)
 end
 redis.call('HDEL', name, id)
-redis.pcall(verb, channel, '0') -- waiters ask again, and learn when the minimum ends; a hint must not fail the call
-return 1
+local ready_in, read_write, followers = math.max(0, math.ceil(left)), false, 0
+-- include: line
+-- include: wake_first
+return 1 + yields

@@ -142,7 +142,7 @@ func TestLockKeep(t *testing.T) {
 			require.Equal(t, 1, keep(t, rdb, name))
 			message, err := sub.ReceiveMessage(redistest.Within(t, redistest.Patience))
 			require.NoError(t, err)
-			require.Equal(t, "0", message.Payload)
+			require.Equal(t, "00", message.Payload)
 		}
 	})
 }

@@ -26,7 +26,7 @@ if not free then
 end
 if free then
   redis.call('PEXPIRE', name, lease) -- changes nothing: it proves that the lock will not be left without an expiry
-  redis.call('HSET', name, id, 1)
+  redis.call('HSET', name, id, 0)
 end
 if free or redis.call('PTTL', name) < lease_ms then
   redis.call('PEXPIRE', name, lease)

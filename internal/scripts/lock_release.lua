@@ -1,9 +1,9 @@
 --[[
 Releases a plain lock that the id holds, and wakes waiters.
 
-KEYS     1 name (hash: id -> 1)   2 fence, if tokens were reserved and not used
+KEYS     1 name (hash: id -> 1, or next -> the waiter for whom the lock is kept)   2 fence, if tokens were reserved and not used
 ARGV     1 id   2 PUBLISH or SPUBLISH   3 channel   and with a fence   4 the last token reserved   5 the last one used
-Returns  1 released, 0 the id does not hold it
+Returns  1 released, or 3: see yields in wake_first; 0 the id does not hold it
 ]]
 local name, fence = KEYS[1], KEYS[2]
 local id, verb, channel = ARGV[1], ARGV[2], ARGV[3]
@@ -15,5 +15,7 @@ end
 if fence and redis.pcall('GET', fence) == last_reserved then
   redis.pcall('SET', fence, last_used, 'KEEPTTL') -- if this fails, some tokens are skipped
 end
-redis.pcall(verb, channel, '0') -- a hint: that the user may not publish must not fail a release that is done
-return 1
+local ready_in, read_write, followers = 0, false, 0
+-- include: line
+-- include: wake_first
+return 1 + yields

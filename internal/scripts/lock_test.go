@@ -59,7 +59,7 @@ func TestLockAcquire(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		require.Equal(t, []int64{1, 30_000}, acquire(t, rdb, name, "me:1", 30_000))
-		require.Equal(t, map[string]string{"me:1": "1"}, rdb.HGetAll(ctx, name).Val())
+		require.Equal(t, map[string]string{"me:1": "0"}, rdb.HGetAll(ctx, name).Val())
 		requireTTL(t, rdb, name, 30*time.Second)
 	})
 
@@ -68,7 +68,7 @@ func TestLockAcquire(t *testing.T) {
 		name := redistest.Name(t)
 		acquire(t, rdb, name, "me:1", 10_000)
 		require.Equal(t, []int64{1, 30_000}, acquire(t, rdb, name, "me:1", 30_000))
-		require.Equal(t, map[string]string{"me:1": "1"}, rdb.HGetAll(ctx, name).Val())
+		require.Equal(t, map[string]string{"me:1": "0"}, rdb.HGetAll(ctx, name).Val())
 		requireTTL(t, rdb, name, 30*time.Second)
 		require.Equal(t, 1, release(t, rdb, name, "me:1"))
 		require.Zero(t, rdb.Exists(ctx, name).Val())
@@ -82,7 +82,7 @@ func TestLockAcquire(t *testing.T) {
 		require.Zero(t, got[0])
 		require.LessOrEqual(t, got[1], int64(10_000))
 		require.Greater(t, got[1], int64(9_000))
-		require.Equal(t, map[string]string{"me:1": "1"}, rdb.HGetAll(ctx, name).Val())
+		require.Equal(t, map[string]string{"me:1": "0"}, rdb.HGetAll(ctx, name).Val())
 		requireTTL(t, rdb, name, 10*time.Second)
 	})
 
@@ -248,7 +248,7 @@ func TestLockForce(t *testing.T) {
 		require.Equal(t, []any{int64(1)}, force(name).Val())
 		require.Equal(t, []any{int64(0)}, force(name).Val())
 		require.NoError(t, rdb.Publish(ctx, scripts.LockChannel(name), "end").Err())
-		for _, want := range []string{"0", "end"} {
+		for _, want := range []string{"00", "end"} {
 			m, err := sub.ReceiveMessage(ctx)
 			require.NoError(t, err)
 			require.Equal(t, want, m.Payload)
@@ -284,7 +284,7 @@ func TestLockRelease(t *testing.T) {
 	ctx := t.Context()
 	rdb := redistest.Shared(t).Client(t)
 
-	t.Run("frees the lock, publishes 0 and returns 1; a second call does neither", func(t *testing.T) {
+	t.Run("frees the lock, publishes 00 and returns 1; a second call does neither", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		channel := scripts.LockChannel(name)
@@ -294,10 +294,10 @@ func TestLockRelease(t *testing.T) {
 		require.NoError(t, err)
 
 		acquire(t, rdb, name, "me:1", 30_000)
-		require.Equal(t, 1, release(t, rdb, name, "me:1"))
+		require.Equal(t, 3, release(t, rdb, name, "me:1"), "another listens")
 		require.Equal(t, 0, release(t, rdb, name, "me:1"))
 		require.NoError(t, rdb.Publish(ctx, channel, "end").Err())
-		for _, want := range []string{"0", "end"} {
+		for _, want := range []string{"00", "end"} {
 			m, err := sub.ReceiveMessage(ctx)
 			require.NoError(t, err)
 			require.Equal(t, want, m.Payload)
@@ -318,7 +318,7 @@ func TestLockRelease(t *testing.T) {
 		require.NoError(t, scripts.LockRelease.Run(ctx, rdb, []string{name}, "me:1", "SPUBLISH", channel).Err())
 		m, err := sub.ReceiveMessage(ctx)
 		require.NoError(t, err)
-		require.Equal(t, "0", m.Payload)
+		require.Equal(t, "00", m.Payload)
 	})
 
 	t.Run("does not free another holder's lock", func(t *testing.T) {
@@ -348,7 +348,7 @@ func TestLockRenew(t *testing.T) {
 			require.Equal(t, []int64{1}, renew(t, rdb, 30_000, name, "me:1"))
 			requireTTL(t, rdb, name, 30*time.Second)
 		}
-		require.Equal(t, map[string]string{"me:1": "1"}, rdb.HGetAll(ctx, name).Val())
+		require.Equal(t, map[string]string{"me:1": "0"}, rdb.HGetAll(ctx, name).Val())
 	})
 
 	t.Run("never shortens a longer TTL", func(t *testing.T) {

@@ -3,7 +3,8 @@ Releases plain locks that their ids hold, each as lock_release does, and wakes w
 
 KEYS     the names (each a hash: id -> 1)
 ARGV     for each name   id   PUBLISH or SPUBLISH   channel
-Returns  for each name   1 released; 0 the id does not hold it; 2 if lock_release has to be called: nothing was done
+Returns  for each name   1 released, or 3: see yields in wake_first; 0 the id does not hold it; 2 if lock_release has to be called: nothing
+         was done
 ]]
 local reply, any_released = {}, false
 for i, name in ipairs(KEYS) do
@@ -11,7 +12,10 @@ for i, name in ipairs(KEYS) do
   local released = redis.pcall('HDEL', name, id)
   if released == 1 then
     any_released = true
-    redis.pcall(verb, channel, '0') -- a hint: that the user may not publish must not fail a release that is done
+    local ready_in, read_write, followers = 0, false, 0
+    -- include: line
+    -- include: wake_first
+    released = 1 + yields
   elseif released ~= 0 then
     -- A key of another type concerns one lock. Any other error concerns all, but must not hide a release that is done.
     if not any_released and not string.find(released.err, 'WRONGTYPE', 1, true) then

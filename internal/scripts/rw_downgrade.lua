@@ -25,7 +25,8 @@ if writes then
   redis.call('HDEL', name, writer)
   redis.call('HSET', name, 'mode', 'read', reader, 1)
   redis.call('PEXPIRE', name, lease)
-  redis.pcall(verb, channel, '1') -- a hint must not fail the call
+  -- include: line
+  -- include: admit_readers
   return {1, lease_ms}
 end
 -- An earlier execution with a lost reply has done it. The holder counts its lease from before the last copy of the call.

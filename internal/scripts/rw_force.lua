@@ -14,11 +14,13 @@ local mode = redis.call('HGET', name, 'mode')
 if not mode and redis.call('EXISTS', name) == 1 then
   return redis.error_reply('WRONGKIND the key holds a lock that is not a read/write lock')
 end
-if mode ~= side then
+if mode ~= side or redis.call('HEXISTS', name, 'next') == 1 then -- kept for a waiter: nobody holds it
   return {0}
 end
 local fields = redis.call('HGETALL', name)
 redis.call('DEL', name)
 local reply = notify_holders(fields)
-redis.pcall(verb, channel, '1') -- a hint must not fail the call
+local ready_in, read_write, followers = 0, true, side == 'read' and 1 or 0
+-- include: line
+-- include: wake_first
 return reply

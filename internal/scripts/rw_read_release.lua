@@ -4,7 +4,7 @@ readers, and readers whose lease has ended are removed.
 
 KEYS     1 name (hash: mode -> read or write, id -> 1)   2 the reader's timeout (string that lives as long as its lease)
 ARGV     1 id   2 PUBLISH or SPUBLISH   3 channel   4 prefix of the timeouts of all readers of the lock
-Returns  1 released, 0 the id does not hold it
+Returns  1 released, or 3: see yields in wake_first; 0 the id does not hold it
 ]]
 local name, timeout = KEYS[1], KEYS[2]
 local id, verb, channel, timeouts = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -19,8 +19,10 @@ end
 local readers = redis.call('HLEN', name) - 1
 if found[1] == 'read' and readers == 1 then
   redis.call('DEL', name, timeout)
-  redis.pcall(verb, channel, '0') -- a hint must not fail the call
-  return 1
+  -- include: line
+  local ready_in, read_write, followers = 0, true, 1
+  -- include: wake_first
+  return 1 + yields
 end
 
 -- lease_of returns the remaining lease of a reader, or 0 if it has ended. It returns nil if the lease is not known: the timeout has lost
@@ -82,8 +84,10 @@ if found[1] == 'read' and left ~= -1 and own_left + clock_drift >= left then
 end
 if longest == 0 then
   redis.call('DEL', name, timeout)
-  redis.pcall(verb, channel, '0') -- a hint must not fail the call
-  return 1
+  -- include: line
+  local ready_in, read_write, followers = 0, true, 1
+  -- include: wake_first
+  return 1 + yields
 end
 
 -- The first PEXPIRE changes nothing, and proves the right to the later ones. If Redis refuses it or HDEL, nothing has changed.

@@ -1,9 +1,9 @@
 --[[
-Ends a writer's hold of a read/write lock, and wakes all waiters.
+Ends a writer's hold of a read/write lock, and wakes waiters.
 
 KEYS     1 name (hash: mode -> read or write, id -> 1)   2 fence, if tokens were reserved and not used
 ARGV     1 id   2 PUBLISH or SPUBLISH   3 channel   and with a fence   4 the last token reserved   5 the last one used
-Returns  1 released, 0 the id does not hold it
+Returns  1 released, or 3: see yields in wake_first; 0 the id does not hold it
 ]]
 local name, fence = KEYS[1], KEYS[2]
 local id, verb, channel = ARGV[1], ARGV[2], ARGV[3]
@@ -12,7 +12,8 @@ local last_reserved, last_used = ARGV[4], ARGV[5]
 if redis.call('HEXISTS', name, id) == 0 then
   return 0
 end
-if redis.call('HLEN', name) == 2 then
+local reads = redis.call('HLEN', name) > 2
+if not reads then
   redis.call('DEL', name)
 else
   -- The writer keeps its holds as a reader, as with Redisson. Calls that change nothing prove that neither command is refused.
@@ -24,5 +25,11 @@ end
 if fence and redis.pcall('GET', fence) == last_reserved then
   redis.pcall('SET', fence, last_used, 'KEEPTTL') -- if this fails, some tokens are skipped
 end
-redis.pcall(verb, channel, '1') -- a hint must not fail the call
-return 1
+-- include: line
+if reads then
+  -- include: admit_readers
+  return 1
+end
+local ready_in, read_write, followers = 0, true, 0
+-- include: wake_first
+return 1 + yields

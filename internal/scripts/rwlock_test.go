@@ -162,7 +162,7 @@ func TestReadAcquire(t *testing.T) {
 		got := l.read("you:1", 30_000)
 		require.Zero(t, got[0])
 		require.InDelta(t, 10_000, got[1], 1_000)
-		require.Equal(t, map[string]string{"mode": "write", "me:1:write": "1"}, l.holders())
+		require.Equal(t, map[string]string{"mode": "write", "me:1:write": "0"}, l.holders())
 		require.Zero(t, l.rdb.Exists(t.Context(), scripts.ReadTimeout(l.name, "you:1")).Val())
 	})
 
@@ -186,7 +186,7 @@ func TestWriteAcquire(t *testing.T) {
 		for range 2 {
 			require.Equal(t, []int64{1, 30_000}, l.write("me:1", 30_000))
 		}
-		require.Equal(t, map[string]string{"mode": "write", "me:1:write": "1"}, l.holders())
+		require.Equal(t, map[string]string{"mode": "write", "me:1:write": "0"}, l.holders())
 		l.requireLease(30 * time.Second)
 	})
 

@@ -166,7 +166,39 @@ func lockScenarios(now int64) []scenario {
 	plain, fenced, least := []any{"me:1", 30_000}, []any{"me:1", 30_000, 60_000, 5}, []any{"me:1", 30_000, 60_000, 0, 20_000}
 	endless := "HSET n me:1 " + ms(now+4000)
 	soon := endless + "\n PEXPIRE n 5000"
+	ago := ms(now - 1_000)
+	line := func(waiters ...string) string {
+		state := "\n"
+		for _, waiter := range waiters {
+			state += "ZADD n:waiting " + ago + " " + waiter + "\n"
+		}
+		return state + "PEXPIRE n:waiting 15000"
+	}
+	const kept, java = "HSET n next a:1\n PEXPIRE n 5000", "HSET n java:1 2\n PEXPIRE n 5000"
+	inLine := []any{"me:1", 30_000, "", "", "", "a:1", 100, 15_000, "PUBLISH", "c:n"}
+	fencedInLine := append(slices.Clone(fenced), "", "a:1", 100, 15_000, "PUBLISH", "c:n")
 	return []scenario{
+		{acquire, "kept for it", words(kept + line("b:1")), []string{"n"}, inLine, nil},
+		{acquire, "kept for it, fenced", words(kept + fence + line("a:1")), []string{"n", "f"}, fencedInLine, nil},
+		{acquire, "kept for another, first in line", words("HSET n next b:1\n PEXPIRE n 5000"), []string{"n"}, inLine, nil},
+		{acquire, "free, in line", words(line("a:1", "b:1")), []string{"n"}, inLine, nil},
+		{acquire, "another's, first in line", words(other), []string{"n"}, inLine, nil},
+		{acquire, "Java's, first in line", words(java), []string{"n"}, inLine, nil},
+		{acquire, "another's, behind others", words(other + line("b:1", "gone:1")), []string{"n"}, inLine, nil},
+		{release, "mine, one waits", words(mine + line("b:1")), []string{"n"}, []any{"me:1", "PUBLISH", "c:n"}, nil},
+		{release, "mine, some wait and some are gone", words(mine + line("a:1", "b:1", "gone:1")), []string{"n"}, []any{"me:1", "PUBLISH", "c:n"}, nil},
+		{release, "mine, all are gone", words(mine + line("gone:1", "gone:2")), []string{"n"}, []any{"me:1", "PUBLISH", "c:n"}, nil},
+		{scripts.LocksRelease, "mine, some wait", words(mine + line("a:1", "b:1")), []string{"n", "n2"}, []any{
+			"me:1", "PUBLISH", "c:n", "me:2", "PUBLISH", "c:n2",
+		}, nil},
+		{scripts.LockKeep, "mine, before the end of the minimum, some wait", words(soon + line("a:1", "b:1")), []string{"n"}, []any{"me:1", "PUBLISH", "c:n"}, nil},
+		{scripts.LockKeep, "mine, after the end of the minimum, some wait", words(mine + line("a:1", "b:1")), []string{"n"}, []any{"me:1", "PUBLISH", "c:n"}, nil},
+		{scripts.LockForce, "another's, some wait", words(other + line("a:1", "b:1")), []string{"n"}, []any{"PUBLISH", "c:n", "clients:"}, nil},
+		{scripts.LockForce, "kept for a waiter", words(kept), []string{"n"}, []any{"PUBLISH", "c:n", "clients:"}, nil},
+		{scripts.LockLeave, "had been woken", words(kept + line("b:1")), []string{"n"}, []any{"a:1", "PUBLISH", "c:n", 0}, nil},
+		{scripts.LockLeave, "had been woken, read/write", words("HSET n mode write next a:1\n PEXPIRE n 5000" + line("b:1")), []string{"n"}, []any{"a:1", "PUBLISH", "c:n", 1}, nil},
+		{scripts.LockLeave, "was first", words(other + line("a:1", "b:1")), []string{"n"}, []any{"a:1", "PUBLISH", "c:n", 0}, nil},
+		{scripts.LockLeave, "was not in line", words(other + line("b:1")), []string{"n"}, []any{"a:1", "PUBLISH", "c:n", 0}, nil},
 		{acquire, "free", words(free), []string{"n"}, plain, nil},
 		{acquire, "mine", words(mine), []string{"n"}, plain, nil},
 		{acquire, "another's", words(other), []string{"n"}, plain, nil},
@@ -223,7 +255,27 @@ func rwScenarios() []scenario {
 	for id := range strings.FieldsSeq("a b c d e f g h i j k l m n o p q r") {
 		crowd += "\n HSET n " + id + " 1\n SET t:" + id + ":rwlock_timeout:1 1 PX 5000"
 	}
+	inLine := []any{"me:1:write", 30_000, "", "", "a:1", 100, 15_000, "PUBLISH", "c:n"}
+	readerInLine := []any{"me:1", 30_000, "r", 100, 15_000, "PUBLISH", "c:n"}
+	const line = "\n ZADD n:waiting 1 a:1\n ZADD n:waiting 2 r\n ZADD n:waiting 3 b:1\n PEXPIRE n:waiting 15000"
+	const behind = "\n ZADD n:waiting 1 r\n ZADD n:waiting 3 b:1\n PEXPIRE n:waiting 15000"
+	doneInLine, wroteInLine := []any{"me:1", "PUBLISH", "c:n", "t"}, []any{"me:1:write", "PUBLISH", "c:n"}
 	return []scenario{
+		{write, "kept for it", words("HSET n mode write next a:1\n PEXPIRE n 5000" + line), []string{"n"}, inLine, nil},
+		{write, "kept for readers, in line", words("HSET n mode read next r\n PEXPIRE n 5000" + line), []string{"n"}, inLine, nil},
+		{write, "another writes, first in line", words("HSET n mode write you:1:write 0\n PEXPIRE n 5000"), []string{"n"}, inLine, nil},
+		{write, "free, in line", words(line), []string{"n"}, inLine, nil},
+		{read, "kept for readers", words("HSET n mode read next r\n PEXPIRE n 5000" + line), both, readerInLine, nil},
+		{read, "free, in line", words(behind), both, readerInLine, nil},
+		{read, "another writes, in line", words("HSET n mode write you:1:write 0\n PEXPIRE n 5000"), both, readerInLine, nil},
+		{scripts.ReadRelease, "the last, a writer waits", words(mine + line), both, doneInLine, nil},
+		{scripts.ReadRelease, "the last, the others are dead, a writer waits", words(mine + "\n HSET n dead:1 1" + line), both, doneInLine, words("HSET n mode read dead:1 1\n PEXPIRE n 5000")},
+		{scripts.WriteRelease, "mine, readers wait", words(writes + behind), []string{"n"}, wroteInLine, nil},
+		{scripts.WriteRelease, "mine, a writer waits", words(writes + line), []string{"n"}, wroteInLine, nil},
+		{scripts.WriteRelease, "mine, it reads too, readers wait", words(writes + "\n HSET n me:1 1" + behind), []string{"n"}, wroteInLine, nil},
+		{scripts.Downgrade, "mine, readers wait", words(writes + behind), both, []any{"me:1:write", "me:1", 30_000, "PUBLISH", "c:n"}, nil},
+		{scripts.RWForce, "a writer's, some wait", words(writes + line), []string{"n"}, []any{"write", "PUBLISH", "c:n", "clients:"}, nil},
+		{scripts.RWForce, "kept for a waiter", words("HSET n mode write next a:1\n PEXPIRE n 5000"), []string{"n"}, []any{"write", "PUBLISH", "c:n", "clients:"}, nil},
 		{read, "free", words(free), both, reader, nil},
 		{read, "mine", words(mine), both, reader, nil},
 		{read, "another reads", words(reads), both, reader, nil},

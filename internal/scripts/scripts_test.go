@@ -191,7 +191,7 @@ func TestScript_Run_LostReply(t *testing.T) {
 			lost := d.LoseReply("EVALSHA", 1, loss)
 			require.Equal(t, []int64{1, 30_000}, acquire(t, rdb, name, "me:1", 30_000))
 			<-lost
-			require.Equal(t, map[string]string{"me:1": "1"}, rdb.HGetAll(ctx, name).Val())
+			require.Equal(t, map[string]string{"me:1": "0"}, rdb.HGetAll(ctx, name).Val())
 
 			lost = d.LoseReply("EVALSHA", 1, loss)
 			require.Equal(t, []int64{1}, renew(t, rdb, 30_000, name, "me:1"))

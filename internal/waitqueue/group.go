@@ -49,9 +49,14 @@ type Config[K comparable, T any] struct {
 	// Workers run hooks that must not run under the locks of a caller. Nil: new goroutines.
 	Workers *gate.Workers
 
-	// Listen is called when a caller has to wait. From then on kick must be called whenever an attempt may succeed,
-	// until stop is called. See [pubsub.Listen].
-	Listen func(key K, kick func()) (stop func())
+	// Listen is called when a caller has to wait. From then on wake must be called whenever an attempt may succeed,
+	// until stop is called. With in = 0 the next attempt begins at once, otherwise after that time or the poll
+	// interval, whichever is shorter, in place of the time that the last attempt returned. See [pubsub.Listen].
+	Listen func(key K, wake func(in time.Duration)) (stop func())
+
+	// Listens, if it is set, reports whether Listen would hear all messages from the start. Then Listen is called
+	// before the first attempt.
+	Listens func(key K) bool
 
 	// GiveBack receives grants whose waiters have left, and starts their return to the server. The next attempt
 	// follows.
@@ -234,6 +239,30 @@ func (g *Group[K, T]) Kick(key K) {
 	defer g.mu.Unlock()
 	if q := g.queues[key]; q != nil {
 		q.attemptDue = true
+		g.wakeLocked(q)
+	}
+}
+
+// wake is the argument of Listen.
+func (g *Group[K, T]) wake(q *queue[K, T], in time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.queues[q.key] != q {
+		return
+	}
+	if in <= 0 {
+		q.attemptDue = true
+		g.wakeLocked(q)
+		return
+	}
+	due := g.wheel.Now().Add(g.pause(in))
+	if q.running {
+		q.latest = due
+		return
+	}
+	q.due = due
+	if err := q.scheduleLocked(max(due.Sub(g.wheel.Now()), 0)); err != nil {
+		q.failAllLocked(err)
 		g.wakeLocked(q)
 	}
 }

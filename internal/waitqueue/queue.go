@@ -22,6 +22,7 @@ type queue[K comparable, T any] struct {
 	running    bool // an attempt is in flight, or a goroutine is in run
 	attemptDue bool // the next attempt must not wait for the timer
 	due        time.Time
+	latest     time.Time // until when the attempt after the one in flight must follow; zero: it decides
 	timer      wheel.Timer
 	stop       func() // ends Listen; nil before it
 	back       []T    // grants whose waiters have left
@@ -35,6 +36,9 @@ type queue[K comparable, T any] struct {
 // Build implements calls.Caller. It starts the attempt.
 func (q *queue[K, T]) Build() (calls.Call, bool) {
 	g := q.group
+	if q.stop == nil && g.cfg.Listens != nil && g.cfg.Listens(q.key) {
+		q.listen()
+	}
 	g.mu.Lock()
 	q.startAttemptLocked(g.cfg.MaxBatch)
 	g.mu.Unlock()
@@ -118,10 +122,7 @@ func (q *queue[K, T]) step() (more bool) {
 		return false
 	case q.stop == nil && g.cfg.Listen != nil:
 		g.mu.Unlock()
-		stop := g.cfg.Listen(q.key, func() { g.Kick(q.key) })
-		g.mu.Lock()
-		q.stop = stop
-		g.mu.Unlock()
+		q.listen()
 	default:
 		more := q.parkLocked()
 		g.mu.Unlock()
@@ -130,9 +131,18 @@ func (q *queue[K, T]) step() (more bool) {
 	return true
 }
 
+// listen begins to listen for messages. Only the runner of the queue calls it.
+func (q *queue[K, T]) listen() {
+	g := q.group
+	stop := g.cfg.Listen(q.key, func(in time.Duration) { g.wake(q, in) })
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	q.stop = stop
+}
+
 // startAttemptLocked makes the batch of an attempt: with Carry the values of waiters that have left, then the front.
 func (q *queue[K, T]) startAttemptLocked(most int) {
-	q.attemptDue = false
+	q.attemptDue, q.latest = false, time.Time{}
 	q.batch = make([]*Waiter[T], 0, min(len(q.back)+len(q.left)+q.size, most))
 	if q.group.cfg.Carry {
 		q.back, q.left = q.carryLocked(q.back, most), q.carryLocked(q.left, most)
@@ -171,6 +181,9 @@ func (q *queue[K, T]) finishAttempt(again time.Duration, err error) {
 		d = g.pause(again)
 	}
 	q.due = g.wheel.Now().Add(d)
+	if !q.latest.IsZero() && q.latest.Before(q.due) {
+		q.due = q.latest
+	}
 	refused, stays := false, false
 	for _, w := range batch {
 		if w.left {

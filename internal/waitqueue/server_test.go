@@ -59,7 +59,7 @@ type server struct {
 	most     int // attempts at a time
 	back     []int
 	left     []int
-	kick     func()
+	wake     func(time.Duration)
 	listens  int
 	err      error
 }
@@ -89,16 +89,16 @@ func (s *server) Attempt(_ string, batch []*waiter) (time.Duration, error) {
 	return 0, nil
 }
 
-func (s *server) Listen(_ string, kick func()) func() {
+func (s *server) Listen(_ string, wake func(time.Duration)) func() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.kick = kick
+	s.wake = wake
 	s.listens++
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.listens--
-		s.kick = nil
+		s.wake = nil
 	}
 }
 
@@ -106,10 +106,10 @@ func (s *server) Listen(_ string, kick func()) func() {
 func (s *server) release(n int, silently bool) {
 	s.mu.Lock()
 	s.free += n
-	kick := s.kick
+	wake := s.wake
 	s.mu.Unlock()
-	if kick != nil && !silently {
-		kick()
+	if wake != nil && !silently {
+		wake(0)
 	}
 }
 

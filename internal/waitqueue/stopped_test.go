@@ -24,7 +24,7 @@ func TestGroup_EndsWithTheWheel(t *testing.T) {
 				var back []int
 				cfg := waitqueue.Config[string, int]{
 					MaxBatch: 10, Poll: time.Minute,
-					Listen: func(string, func()) func() {
+					Listen: func(string, func(time.Duration)) func() {
 						listens++
 						return func() { listens-- }
 					},

@@ -1,0 +1,246 @@
+// Package line is a Client's side of the lines in Redis, in which the waiters of all processes for one name are woken
+// one after the other. include/line.lua of package scripts has the side of Redis.
+//
+// A place is that of one queue of a process: its head asks, and enters the line if it is refused. A release wakes the
+// first place, on a channel that only its process hears, and tells the second to ask soon unless it is woken. A waiter
+// enters only after that channel was subscribed: a release forgets places whose channels nobody hears.
+//
+// Without the right to the line or to the channel, and where the number of receivers is not known, the waiters listen
+// on the channel of the name instead, as Redisson's do, and all ask after each release.
+package line
+
+import (
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/pubsub"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+)
+
+const (
+	// guards is how long after the first place the second asks.
+	guards = 60 * time.Millisecond
+
+	// ofLine is the message on the channel of the name by which a release wakes waiters outside of the line.
+	ofLine = "00"
+)
+
+// Config configures Lines.
+type Config[K comparable] struct {
+	Channels *pubsub.Channels
+	Alive    time.Duration      // how long a waiter that does not ask stays in the line; well above the poll
+	Channel  func(key K) string // of the name
+	Lines    func(key K) bool   // the waiters of the key have a line
+
+	// Waiter returns the waiter that stands for a queue in the line, and the last part of the channel on which it is
+	// woken. A waiter that is not equal to that part begins with it and a colon.
+	Waiter func(key K) (waiter, part string)
+
+	// Leave takes a waiter out of the line, and wakes the next one if it had been woken.
+	Leave func(key K, waiter string)
+}
+
+// Lines has the places of a Client. It is safe for concurrent use, except that Ask, Granted and Refused of one key must
+// not run at the same time.
+type Lines[K comparable] struct {
+	cfg Config[K]
+
+	mu     sync.Mutex
+	places map[K]*place
+}
+
+// New returns Lines without places.
+func New[K comparable](cfg Config[K]) *Lines[K] {
+	return &Lines[K]{cfg: cfg, places: make(map[K]*place)}
+}
+
+// place is that of a queue.
+type place struct {
+	waiter string
+	wake   func(in time.Duration)
+	listen func(brief bool) (stop func()) // on the channel of the name
+
+	mu        sync.Mutex
+	confirmed bool   // the channel of the waiter is subscribed
+	entered   bool   // the waiter may be in the line
+	follows   bool   // listen was called
+	briefly   bool   // until the next grant
+	stop      func() // ends listen, once that has returned
+	left      bool   // nobody waits any more
+}
+
+// Listens implements the function of waitqueue.Config.
+func (l *Lines[K]) Listens(key K) bool {
+	c := l.cfg.Channels
+	if !l.cfg.Lines(key) || c.Idle() {
+		return false
+	}
+	_, part := l.cfg.Waiter(key)
+	return c.Subscribed(l.cfg.Channel(key) + ":" + part)
+}
+
+// Listen implements the function of waitqueue.Config. It may have to ask a cluster for its kind of channels.
+func (l *Lines[K]) Listen(key K, wake func(in time.Duration)) (stop func()) {
+	channels, channel := l.cfg.Channels, l.cfg.Channel(key)
+	if channels.Decide(); !l.cfg.Lines(key) || !channels.Counted() {
+		return channels.Subscribe(channel, func(string) { wake(0) }, false)
+	}
+	waiter, part := l.cfg.Waiter(key)
+	p := &place{waiter: waiter, wake: wake}
+	p.listen = func(brief bool) func() { return channels.Subscribe(channel, p.heard, brief) }
+	l.mu.Lock()
+	l.places[key] = p
+	l.mu.Unlock()
+	end := channels.Receive(channel+":"+part, p.received, func() { p.follow(false) })
+	return func() {
+		end()
+		l.mu.Lock()
+		if l.places[key] == p {
+			delete(l.places, key)
+		}
+		l.mu.Unlock()
+		if p.leave() {
+			l.cfg.Leave(key, waiter)
+		}
+	}
+}
+
+// leave ends what the place listens to, and reports whether its waiter may be in the line.
+func (p *place) leave() (entered bool) {
+	p.mu.Lock()
+	stop := p.stop
+	entered, p.entered, p.left, p.stop = p.entered, false, true, nil
+	p.mu.Unlock()
+	if stop != nil {
+		stop()
+	}
+	return entered
+}
+
+// received handles a message on the channel of the waiter: the ms after which to ask, a blank, and the waiter. "" is a
+// confirmation of the subscription.
+func (p *place) received(message string) {
+	in, waiter, _ := strings.Cut(message, " ")
+	switch ms, _ := strconv.ParseInt(in, 10, 64); {
+	case message == "":
+		p.mu.Lock()
+		p.confirmed = true
+		p.mu.Unlock()
+		p.wake(0)
+	case waiter != p.waiter:
+	case ms > 0:
+		p.wake(redisconn.Duration(ms) + time.Millisecond)
+	default:
+		p.wake(0)
+	}
+}
+
+// heard handles a message on the channel of the name.
+func (p *place) heard(message string) {
+	p.mu.Lock()
+	inLine := p.entered
+	p.mu.Unlock()
+	if !inLine || message != ofLine {
+		p.wake(0)
+	}
+}
+
+// follow listens on the channel of the name too, briefly until the next grant.
+func (p *place) follow(briefly bool) {
+	p.mu.Lock()
+	follows := p.follows || p.left
+	if !follows {
+		p.follows, p.briefly = true, briefly
+	}
+	p.mu.Unlock()
+	if follows {
+		return
+	}
+	stop := p.listen(briefly)
+	p.mu.Lock()
+	left := p.left
+	p.stop = stop
+	p.mu.Unlock()
+	if left {
+		stop()
+	}
+}
+
+func (l *Lines[K]) placeOf(key K) *place {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.places[key]
+}
+
+// Ask returns the arguments with which the head of a queue asks, so that it enters the line if it is refused: waiter,
+// how long it has waited and how long it counts as alive, both in ms, the command that publishes, and the channel. It
+// returns none if the waiter cannot enter yet.
+func (l *Lines[K]) Ask(key K, waited time.Duration) (args []any) {
+	p := l.placeOf(key)
+	if p == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.confirmed {
+		return nil
+	}
+	p.entered = true // also if the reply is lost
+	channels := l.cfg.Channels
+	return []any{
+		p.waiter, waited.Milliseconds(), redisconn.Millis(l.cfg.Alive), channels.Verb(), l.cfg.Channel(key),
+	}
+}
+
+// Granted notes that the head of a queue was granted what it had asked for. So it is not in the line.
+func (l *Lines[K]) Granted(key K) {
+	p := l.placeOf(key)
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	var stop func()
+	if p.entered = false; p.briefly {
+		stop, p.stop, p.follows, p.briefly = p.stop, nil, false, false
+	}
+	p.mu.Unlock()
+	if stop != nil {
+		stop()
+	}
+}
+
+// Refusal is a reply to the head of a queue.
+type Refusal struct {
+	Place   int           // 1, 2, or 3 for any behind them; 0 if Redis let it not in; -1 if it did not ask from a place
+	Unheard bool          // the release may not wake the line, but will be published on the channel of the name
+	Until   time.Duration // the end of the lease; negative: there is none
+}
+
+// Refused returns the time until the next attempt, or 0 if the poll decides.
+func (l *Lines[K]) Refused(key K, r Refusal) time.Duration {
+	after := time.Duration(0)
+	if r.Until >= 0 {
+		after = r.Until + time.Millisecond
+	}
+	p := l.placeOf(key)
+	if p == nil {
+		return after
+	}
+	if r.Place == 0 {
+		p.mu.Lock()
+		p.entered = false
+		p.mu.Unlock()
+	}
+	if r.Unheard || r.Place == 0 {
+		p.follow(r.Place != 0)
+	}
+	switch {
+	case r.Place == 2 && after > 0:
+		after += guards
+	case r.Place == 3:
+		after = 0
+	}
+	return after
+}
