@@ -218,15 +218,15 @@ func taskOfLostReplies(t *testing.T, w *world) {
 // The second call finds the record of one that claimed nothing, and its own record tells the copy of the first one apart.
 func lateCopyOfAClaim(t *testing.T, w *world) {
 	var keys []string
-	for _, part := range []string{"due", "tasks", "attempts", "running", "later", "failed", "claims:1", "token", "since"} {
+	for _, part := range []string{"due", "tasks", "attempts", "running", "later", "failed", "claims:1", "token", "since", "waiting"} {
 		keys = append(keys, scripts.DelayKey("orders", part))
 	}
 	claim := func(number int) []any {
 		lease, day := time.Minute.Microseconds(), (24 * time.Hour).Milliseconds()
-		args := []any{number, day, lease, 8, 5_000, 3, 100, 1000 * day, day, "PUBLISH", scripts.DelayChannel("orders"), 8, 2, ""}
+		args := []any{number, day, lease, 8, 5_000, 3, 100, 1000 * day, day, "PUBLISH", scripts.DelayChannel("orders"), 8, 2, "", "", 0, ""}
 		reply, err := scripts.DelayWork.Run(w.ctx, w.other, keys, args...).Slice()
 		require.NoError(t, err)
-		return reply[6:]
+		return reply[7:]
 	}
 	require.Empty(t, claim(1))
 	require.Empty(t, claim(2))

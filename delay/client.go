@@ -14,7 +14,6 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/hold"
-	"github.com/cogwheel-go/cogwheel/internal/pubsub"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/signals"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
@@ -40,6 +39,7 @@ type Client struct {
 	logger  *slog.Logger
 	monitor monitor
 	process string // identifies this process to Redis
+	poll    time.Duration
 	leases  *renewal.Destination
 
 	lastNumber atomic.Uint64
@@ -69,7 +69,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{
-		wheel: cfg.Wheel, logger: cfg.Logger, process: client.NewID(),
+		wheel: cfg.Wheel, logger: cfg.Logger, process: client.NewID(), poll: cfg.Poll,
 		monitor: monitor{hooks: cfg.hooks, logger: cfg.Logger, failures: signals.Failures{Closed: ErrClosed}},
 		closed:  make(chan struct{}), serving: make(map[string]*server),
 	}
@@ -90,7 +90,6 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	c.claims = waitqueue.New(c.wheel, waitqueue.Config[string, *server]{
 		Submit: c.submit, Build: c.buildClaim, Apply: c.applyClaim,
 		MaxBatch: 1, Poll: cfg.Poll, Workers: c.gate.Workers,
-		Listen: pubsub.Listen(c.redis.Channels, scripts.DelayChannel),
 	})
 	return c, nil
 }

@@ -89,7 +89,7 @@ func (p *process) edit(number int, requests ...any) []int64 {
 	p.t.Helper()
 	require.Zero(p.t, len(requests)%6)
 	args := append([]any{number, 600_000, "PUBLISH", scripts.DelayChannel(p.name)}, requests...)
-	answers, err := p.rdb.Eval(p.t.Context(), p.source(scripts.DelayEdit), p.keys("edits:"+p.id, "since"), args...).Int64Slice()
+	answers, err := p.rdb.Eval(p.t.Context(), p.source(scripts.DelayEdit), p.keys("edits:"+p.id, "since", "waiting"), args...).Int64Slice()
 	require.NoError(p.t, err)
 	return answers
 }
@@ -123,7 +123,7 @@ func (p *process) work(number, wanted int, ends ...any) (recorded int64, found [
 	p.next = time.Duration(reply[0].(int64) * 1000)
 	p.read, p.careful, p.reports = reply[2].(int64), reply[3] == int64(1), reply[4].(string)
 	p.overdue = -time.Duration(reply[5].(int64) * 1000)
-	for fields := reply[6:]; len(fields) > 0; fields = fields[7:] {
+	for fields := reply[7:]; len(fields) > 0; fields = fields[7:] {
 		token, err := strconv.ParseInt(fields[5].(string), 10, 64)
 		require.NoError(p.t, err)
 		found = append(found, claimedTask{
@@ -141,8 +141,9 @@ func (p *process) tryWork(number, wanted int, ends ...any) *redis.Cmd {
 	args := append([]any{
 		number, 600_000, cmp.Or(p.lease, redistest.SafeLease).Microseconds(), wanted, 5_000, cmp.Or(p.lost, 3), cmp.Or(p.kept, 100),
 		time.Hour.Microseconds(), 86_400_000, "PUBLISH", scripts.DelayChannel(p.name), max(0, wanted-p.busy), 2, "1",
+		"", 0, "",
 	}, ends...)
-	return p.rdb.Eval(p.t.Context(), p.source(scripts.DelayWork), p.keys("claims:"+p.id, "token", "since"), args...)
+	return p.rdb.Eval(p.t.Context(), p.source(scripts.DelayWork), p.keys("claims:"+p.id, "token", "since", "waiting"), args...)
 }
 
 // renew renews the lease of an attempt, in us.

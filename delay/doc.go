@@ -36,14 +36,16 @@
 //
 //	Schedule, Cancel     one script, shared by concurrent calls of one process for a queue
 //	pending task         about 200 bytes of Redis beside id and payload; nothing in any process
-//	serving, none due    one wheel entry, one subscription, a query per poll interval
-//	tasks that are due   one script claims up to 500, and records the ends of earlier attempts
+//	serving, none due    one wheel entry, two subscriptions, a query per poll interval
+//	tasks that are due   one script of one process claims up to 500, and records the ends of earlier attempts
 //	running task         one goroutine and one wheel entry; a script renews up to 500
 //
 // # Algorithm
 //
-// A sorted set has the ids of pending tasks by due time, a second one those of claimed tasks by the end of their
-// lease. A process claims tasks up to 5 ms before their time, and its wheel keeps the time. It sleeps until the next
-// task is due; a message tells it of one that is due earlier. Each process numbers its calls, and Redis keeps the
-// number and the result of the last one, by which a script recognises a call that is sent again.
+// A sorted set has the ids of pending tasks by due time, a second one those of claimed tasks by the end of their lease.
+// A process claims tasks up to 5 ms before their time, and its wheel keeps the time. Processes with a free worker wait
+// in a list. The first one sleeps until the next task is due; a message tells it of one that is due earlier. When it
+// has no room left, it leaves the list, and a message tells the next one. Two more ask a little later, in case the
+// first has died. The others only poll. Each process numbers its calls, and Redis keeps the number and the result of
+// the last one, by which a script recognises a call that is sent again.
 package delay

@@ -200,7 +200,8 @@ func (c *Client) buildEdits(name string, batch []*waitqueue.Waiter[*edit]) (call
 		batch[0].Value.sent = i + 1
 		args = append(args, e.verb, e.id, e.at, e.mode, e.most, e.text)
 	}
-	keys := append(keysOf(name), c.recordKey(name, "edits"), scripts.DelayKey(name, "since"))
+	keys := append(keysOf(name), c.recordKey(name, "edits"), scripts.DelayKey(name, "since"),
+		scripts.DelayKey(name, "waiting"))
 	return calls.Call{Call: scripts.DelayEdit.Call(keys, args...)}, 0, true
 }
 

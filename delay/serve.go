@@ -24,7 +24,11 @@ const (
 	early      = time.Millisecond      // before the next task is due the next call is sent
 	collecting = 5 * time.Millisecond  // for which the ends of attempts are collected, or twice this for a claim
 	carefully  = 10 * time.Second      // no task is claimed ahead of a worker after one was lost before it had begun
+	leaving    = time.Second           // for which Serve waits until it has left the waiting list
 )
+
+// errLeaving ends the wait of a Serve that has left nothing behind but its entry in the waiting list.
+var errLeaving = errors.New("delay: the waiting list was not left in time")
 
 // server runs the tasks of a queue. It stands as the one waiter in the group of claims.
 type server struct {
@@ -36,7 +40,8 @@ type server struct {
 	answered bool                // Redis has answered a call; applyClaim alone uses this, and trouble
 	trouble  redisconn.Endurance // of calls that fail
 
-	mu         sync.Mutex          // guards the fields below
+	mu sync.Mutex // guards the fields below
+	waiting
 	claimed    map[string]*attempt // by the id of the lease, which is renewed until Redis has recorded the end
 	ended      int                 // of these, whose ends are to be recorded
 	ready      []*attempt          // due, waiting for a worker
@@ -63,7 +68,10 @@ type server struct {
 type claim struct {
 	number      uint64
 	wanted      int
-	free        int // workers; so many of the claimed tasks begin at once
+	free        int    // workers; so many of the claimed tasks begin at once
+	room        int    // for tasks, also if none are wanted
+	process     string // or "" if it cannot be in the waiting list
+	probes      bool
 	check       bool
 	notes       []note
 	firstSentAt time.Time // the leases of its tasks count from here: they may have been granted to its first copy
@@ -103,12 +111,17 @@ func (q *Queue) Serve(ctx context.Context, workers int, handle func(context.Cont
 	s := &server{
 		queue: q, workers: workers, handle: handle, ctx: ctx,
 		claimed: make(map[string]*attempt), idle: make(chan struct{}),
+		waiting: waiting{place: unlisted},
 	}
 	if !c.enterServing(s) {
 		return fmt.Errorf("%w: %s", ErrServing, scripts.Quote(q.name))
 	}
 	defer c.leaveServing(q.tag)
+	defer c.goInside(s.tune)
 	defer s.end()
+	s.mu.Lock()
+	s.listenLocked()
+	s.mu.Unlock()
 	c.longest.Raise(q.config.lease)
 	recording, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer giveUp(nil)
@@ -127,6 +140,15 @@ func (q *Queue) Serve(ctx context.Context, workers int, handle func(context.Cont
 	if refused != nil {
 		return operationError("serve", q.name, refused)
 	}
+	return s.awaitRecorded(recording, giveUp, recorded)
+}
+
+// awaitRecorded waits until Redis has recorded the ends of the attempts of a server that is stopped, or a lease. It
+// gives up by ending recording, and returns the error of Serve.
+func (s *server) awaitRecorded(
+	recording context.Context, giveUp context.CancelCauseFunc, recorded <-chan error,
+) error {
+	q, c := s.queue, s.queue.client
 	limit, err := wheelentry.AfterFunc(c.wheel, q.config.lease, func(stopped error) {
 		if stopped == nil {
 			stopped = errUnrecorded
@@ -137,7 +159,15 @@ func (q *Queue) Serve(ctx context.Context, workers int, handle func(context.Cont
 		giveUp(err)
 	}
 	defer limit.Stop()
+	left, _ := wheelentry.AfterFunc(c.wheel, leaving, func(error) { // limit tells of a wheel that has stopped
+		if s.unclaimed() {
+			giveUp(errLeaving)
+		}
+	})
+	defer left.Stop()
 	switch err := <-recorded; {
+	case errors.Is(err, context.Canceled) && errors.Is(context.Cause(recording), errLeaving):
+		return nil
 	case errors.Is(err, context.Canceled): // it gave up
 		if c.ctx.Err() != nil {
 			c.unrecorded.Store(true)
@@ -346,6 +376,9 @@ func (s *server) capacityLocked() int {
 // overdueLocked returns how long ago the oldest task was due that waits for a worker or is not claimed, or 0.
 func (s *server) overdueLocked(now time.Time) time.Duration {
 	oldest := s.oldestDue
+	if s.place > 1 && oldest.After(s.answeredAt) { // a process before it has claimed that task since, or will
+		oldest = now
+	}
 	if len(s.ready) > 0 && s.ready[0].due.Before(oldest) {
 		oldest = s.ready[0].due
 	}
@@ -353,6 +386,17 @@ func (s *server) overdueLocked(now time.Time) time.Duration {
 		return 0
 	}
 	return max(0, now.Sub(oldest))
+}
+
+// unclaimed reports whether the server has nothing to record, nor a call that may have claimed tasks.
+func (s *server) unclaimed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.unclaimedLocked()
+}
+
+func (s *server) unclaimedLocked() bool {
+	return len(s.claimed) == 0 && (s.sent == nil || s.sent.wanted == 0)
 }
 
 // heldLocked returns how many claimed tasks have not ended.
@@ -410,30 +454,40 @@ func (s *server) stop() {
 }
 
 // next decides on the call to send. There is one if a task is due, which takes the ends along; if ends have waited for
-// collecting (kick); after stop; and if Redis has not answered for asking. next returns the call to send, or none and
-// the time until the next one, or 0 if that is unknown. over means that everything was recorded after stop.
+// collecting (kick); after stop; if the process has to leave the waiting list; and if Redis has not answered for
+// asking. In the waiting list a task is due for the process when its place says so; see waiting. next returns the call
+// to send, or none and the time until the next one, or 0 if that is unknown. over means that everything was recorded
+// after stop.
 func (s *server) next() (call *claim, again time.Duration, over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.sent != nil {
 		return s.sent, 0, false
 	}
-	now := s.queue.client.wheel.Now()
+	now, room := s.queue.client.wheel.Now(), s.roomLocked()
+	if s.stopped {
+		room = 0
+	}
 	next := &claim{
-		wanted: min(maxClaim, s.roomLocked()), free: max(0, s.workers-s.heldLocked()),
+		wanted: min(maxClaim, room), free: max(0, s.workers-s.heldLocked()), room: room,
 		check: !s.checked, firstSentAt: now,
 	}
-	until := s.nextDue.Sub(now)
-	records := s.records && until > 0
-	s.records = false
+	until, asks, isListed := s.nextDue.Sub(now), s.asks && room > 0, s.place > 0
+	forgotten := isListed && len(s.notes) > 0 && !s.kicks // a notice has put off the claim that was to record them
+	records := (s.records || forgotten) && until > 0 && !asks
+	s.records, s.asks = false, false
 	if records && !s.stopped && until <= collecting {
 		return nil, until, false // the claim records the ends
 	}
-	if records || s.stopped {
+	if records {
 		next.wanted = 0
 	}
+	leaves, polls := isListed && room == 0, s.pollAt.Sub(now)
+	if isListed && !leaves && !records && !asks && until > 0 && polls > 0 {
+		return nil, min(until, polls), false
+	}
 	n := min(maxClaim, len(s.notes))
-	if next.wanted == 0 && n == 0 {
+	if next.wanted == 0 && n == 0 && !leaves {
 		again = max(0, s.answeredAt.Add(asking).Sub(now))
 		if until > 0 {
 			again = min(again, until)
@@ -444,6 +498,9 @@ func (s *server) next() (call *claim, again time.Duration, over bool) {
 	}
 	next.notes, s.notes = append(s.begunLocked(now), s.notes[:n]...), s.notes[n:]
 	next.number = s.queue.client.lastNumber.Add(1)
+	if s.reached && s.hearsOwn {
+		next.process, next.probes, s.probes = s.queue.client.process, s.probes, false
+	}
 	s.sent = next
 	return next, 0, false
 }

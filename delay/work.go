@@ -34,16 +34,17 @@ func (c *Client) buildClaim(name string, batch []*waitqueue.Waiter[*server]) (ca
 		}
 		return calls.Call{}, again, false
 	}
-	args := make([]any, 0, 14+4*len(next.notes))
+	args := make([]any, 0, 17+4*len(next.notes))
 	args = append(args, next.number, max(recordMillis, redisconn.Millis(2*s.queue.config.lease)),
 		s.queue.config.lease.Microseconds(), next.wanted, ahead.Microseconds(),
 		mostLosses, s.queue.config.failed, failedStays.Microseconds(), tokenMillis,
-		c.redis.Channels.Verb(), scripts.DelayChannel(name), next.free, aloneFrom, next.check)
+		c.redis.Channels.Verb(), scripts.DelayChannel(name), next.free, aloneFrom, next.check,
+		next.process, next.room, next.probes)
 	for _, e := range next.notes {
 		args = append(args, words[e.outcome], e.attempt.ID, e.attempt.Token, micros(e.pause))
 	}
 	key := func(part string) string { return scripts.DelayKey(name, part) }
-	keys := append(keysOf(name), c.recordKey(name, "claims"), key("token"), key("since"))
+	keys := append(keysOf(name), c.recordKey(name, "claims"), key("token"), key("since"), key("waiting"))
 	return calls.Call{Call: scripts.DelayWork.Call(keys, args...)}, 0, true
 }
 
@@ -54,6 +55,9 @@ func (c *Client) applyClaim(
 ) (time.Duration, error) {
 	s := batch[0].Value
 	reply, err := readClaim(&r, c.wheel.Now())
+	if err != nil && s.hasLeft() {
+		return waitqueue.AtOnce, nil
+	}
 	if err != nil {
 		endures := s.trouble.Endures(err, c.wheel.Now(), s.queue.config.lease) && s.answered
 		if redisconn.Permanent(err) || redisconn.IsLoginRefused(err) && !endures {
@@ -67,13 +71,14 @@ func (c *Client) applyClaim(
 	s.trouble.Answered()
 	s.mu.Lock()
 	call, found := s.sent, reply.found
-	s.sent, s.checked = nil, true
+	s.checked = true
 	s.oldestDue, s.answeredAt = reply.oldest, reply.at
 	s.more = call.wanted > 0 && len(found) == call.wanted
 	if reply.careful {
 		s.careful = call.firstSentAt.Add(carefully)
 	}
 	exhausted := s.recordedLocked(call, reply.read)
+	s.placedLocked(call, reply.place)
 	s.mu.Unlock()
 	c.report(s.queue.name, reply.incidents)
 	c.logExhausted(s.queue.name, exhausted)
@@ -84,25 +89,55 @@ func (c *Client) applyClaim(
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.sent = nil // until here, notices wait for the reply
 	now := c.wheel.Now()
 	waited, event := !call.firstSentAt.Before(s.nextDue), reply.event // it was sent when a task was due
 	s.nextDue = now                                                   // the next call may claim tasks at once
+	missed := s.missed
+	s.missed = nil
 	switch {
-	case s.stopped, s.more && s.roomLocked() > 0:
+	case s.stopped, s.more && s.roomLocked() > 0, s.place > 0 && s.roomLocked() == 0: // it has to leave the list
 		return waitqueue.AtOnce, nil
 	case len(s.notes) > 0 && !s.kicks: // the call had no room for them
+		s.records = true
 		return waitqueue.AtOnce, nil
 	case s.roomLocked() == 0:
 		return asking, nil // unless a worker becomes free
-	case event < 0:
-		s.nextDue = now.Add(MaxDelay)
-		return 0, nil // until a message comes
-	case call.wanted > 0 && waited && (len(found) == 0 || found[0].due.Sub(reply.at) > 2*early):
+	case event < 0, s.place > lastPlace:
+		event = MaxDelay // until a message comes
+	case s.place <= 1 && call.wanted > 0 && waited && (len(found) == 0 || found[0].due.Sub(reply.at) > 2*early):
 		event += rand.N(yielding)
 	}
-	event = max(time.Millisecond, event-early)
-	s.nextDue = now.Add(event)
+	s.nextDue = now.Add(max(time.Millisecond, event-early) + guardAfter(s.place))
+	if missed != nil {
+		s.heedLocked(*missed)
+	}
+	event = max(time.Millisecond, s.nextDue.Sub(now))
+	if s.place > 0 {
+		event = min(event, s.pollAt.Sub(now))
+	}
 	return event, nil
+}
+
+// placedLocked notes the place in the waiting list that the reply to a call tells.
+func (s *server) placedLocked(call *claim, place int) {
+	if s.place = place; place == unlisted && call.process != "" && !s.asks {
+		s.reached = false // until the channel is subscribed again
+	}
+	s.pollAt = s.queue.client.nextPoll(s.answeredAt)
+	s.listenLocked()
+}
+
+// hasLeft reports whether the server is stopped, and the call that failed had only to leave the waiting list. Then it
+// does not repeat the call: its entry goes when a message for it reaches nobody.
+func (s *server) hasLeft() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.stopped || !s.unclaimedLocked() {
+		return false
+	}
+	s.sent, s.place = nil, unlisted
+	return true
 }
 
 // pause returns how long a process claims no tasks after an error of Redis. While Redis goes on failing, it doubles up
@@ -117,6 +152,7 @@ type claimReply struct {
 	careful   bool
 	incidents []Incident // without the name of the queue
 	oldest    time.Time  // when the first of the pending tasks that are left is due, or far in the future
+	place     int
 	found     []*attempt
 }
 
@@ -126,7 +162,7 @@ func readClaim(r *redisconn.Reply, now time.Time) (claimReply, error) {
 	if err != nil {
 		return claimReply{}, err
 	}
-	if len(fields) < 6 || (len(fields)-6)%7 != 0 {
+	if len(fields) < 7 || len(fields)%7 != 0 {
 		return claimReply{}, r.Unexpected()
 	}
 	read := fieldReader{fields: fields}
@@ -136,6 +172,7 @@ func readClaim(r *redisconn.Reply, now time.Time) (claimReply, error) {
 	incidents, known := readIncidents(read.text())
 	reply.incidents = incidents
 	reply.oldest = now.Add(time.Duration(min(read.number(), int64(MaxDelay/time.Microsecond))) * time.Microsecond)
+	reply.place = int(read.number())
 	for len(read.fields) > 0 && !read.bad {
 		a := &attempt{}
 		a.ID = read.text()

@@ -31,11 +31,13 @@ type Channels struct {
 	choice  atomic.Int32
 	detects bool
 	nodes   bool // the channels are ordinary, and each is that of the node of its slot
+	ring    bool // there are no messages
 }
 
 // NewChannels returns the channels of a client. They cost nothing until Listen is used.
 func NewChannels(rdb redis.UniversalClient, w *wheel.Wheel, choice Sharding) *Channels {
 	c := &Channels{hub: New(rdb, w)}
+	_, c.ring = rdb.(*redis.Ring)
 	cluster, ok := rdb.(*redis.ClusterClient)
 	if ok {
 		c.nodes = redisconn.HasOwnSlots(cluster)
@@ -83,6 +85,12 @@ func (c *Channels) Verb() any {
 	return "PUBLISH"
 }
 
+// Counted reports whether the reply to Verb is the number of all subscribers of a channel. On ordinary channels of a
+// cluster each node counts its own, and a Ring has none.
+func (c *Channels) Counted() bool {
+	return !c.ring && (c.cluster == nil || c.nodes || c.sharding() == Sharded)
+}
+
 // Listen returns a Config's Listen. channel names the channel of a key. It may have to Decide.
 func Listen[K comparable](
 	c *Channels, channel func(key K) string,
@@ -113,12 +121,6 @@ func (c *Channels) Receive(channel string, receive func(message string), refused
 		return c.shards.Receive(channel, receive, refused).Close
 	}
 	return c.hub.follow(channel, receive, true, refused).Close
-}
-
-// Counted reports whether the reply to a message tells how many have received it: not on a Ring, where nobody does, and
-// not on the ordinary channels of a cluster, where other nodes pass it on.
-func (c *Channels) Counted() bool {
-	return !c.hub.gate.Closed() && (c.cluster == nil || c.nodes || c.sharding() == Sharded)
 }
 
 // Subscribed reports whether the channel is subscribed, or still is from its last use.

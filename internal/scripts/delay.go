@@ -14,6 +14,9 @@ var (
 // DelayChannel returns the channel on which a queue announces that a task is due earlier than all others.
 func DelayChannel(name string) string { return PrefixName("cogwheel_delay", name) }
 
+// DelayProcessChannel returns the channel on which a process that waits for tasks of a queue is woken.
+func DelayProcessChannel(name, process string) string { return DelayChannel(name) + ":" + process }
+
 // DelayTag returns the beginning of all keys of a queue. It is {orders} for the names orders and {orders}.
 func DelayTag(name string) string { return strings.TrimSuffix(SuffixName(name, ""), ":") }
 

@@ -12,7 +12,9 @@ KEYS     1 due (zset: id of a pending task -> the instant, us of the server's cl
          6 failed (zset: id -> the instant at which it failed for the last time)
          7 record of the last call of the process (string: number results)
          8 since (hash: id of a claimed task -> the instant at which it was due)
-ARGV     1 number of the call   2 how long its record stays, ms   3 command that wakes   4 channel, and for each request
+         9 waiting (zset: process that waits for tasks -> when it entered the list)
+ARGV     1 number of the call   2 how long its record stays, ms   3 command that wakes   4 channel of the queue; those of the processes
+         that wait have a colon and the process besides, and for each request
            "schedule", id, us from now, or "@" and the instant, mode, most us from the first schedule or 0, "length:headers payload"
              mode: "replace", or "absent" to keep a task that is pending, or claimed and not cancelled
            "cancel", id, "", "", "", ""
@@ -20,8 +22,8 @@ ARGV     1 number of the call   2 how long its record stays, ms   3 command that
            "retry" or "forget", id, "", "", "", "", of a failed task
 Returns  for each request 1 if it was done, or 0
 ]]
-local due_key, tasks_key, attempts_key, running_key, later_key, failed_key, record_key, since_key = unpack(KEYS)
-local number, verb = tonumber(ARGV[1]), ARGV[3]
+local due_key, tasks_key, attempts_key, running_key, later_key, failed_key, record_key, since_key, waiting_key = unpack(KEYS)
+local number, verb, channel = tonumber(ARGV[1]), ARGV[3], ARGV[4]
 
 local record = redis.call('GET', record_key)
 local last, results = string.match(record or '', '^(%d+) (%d*)$')
@@ -36,7 +38,8 @@ end
 -- include: delay_task
 -- include: clock
 -- include: delay_changes
-local now, soonest = clock_micros(), 2 ^ 53
+-- include: delay_waiting
+local now, soonest, at_once = clock_micros(), 2 ^ 53, 0
 local earliest = tonumber(redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES')[2] or 2 ^ 53)
 local ids, bounded_ids = {}, {}
 for at = 6, #ARGV, 6 do
@@ -75,11 +78,15 @@ local function bounded(wanted, most, old, text)
   return math.min(at, first + most), instant(first) .. string.match(text, '^%d*(:.*)$')
 end
 
+local function set_due(task, at)
+  task.due, soonest, at_once = at, math.min(soonest, at), at_once + (at <= now and 1 or 0)
+end
+
 -- place makes a task pending. Its token stays known, so that the next one is higher.
 local function place(task, at, text)
   local _, _, token = attempt_of(task.attempt)
   task.text, task.attempt, task.failed = text, token ~= '0' and '0:0:' .. token, false
-  task.due, soonest = at, math.min(soonest, at)
+  set_due(task, at)
 end
 
 local do_request = {}
@@ -125,8 +132,9 @@ do_request.move = function(task, wanted, _, most)
   end
   local failures, losses, token = attempt_of(task.attempt)
   task.attempt = task.attempt and failures .. ':' .. losses .. ':' .. token -- an attempt that was lost cannot end it any more
-  task.due, task.text = bounded(wanted, most, task.text, task.text)
-  soonest = math.min(soonest, task.due)
+  local at
+  at, task.text = bounded(wanted, most, task.text, task.text)
+  set_due(task, at)
   return 1
 end
 
@@ -152,6 +160,7 @@ for at = 5, #ARGV, 6 do
 end
 write_tasks(record, {{record_key, number .. ' ' .. table.concat(reply), ARGV[2]}})
 if soonest < earliest then
-  redis.pcall(verb, ARGV[4], '')
+  local _, told = notify_front({}, '', soonest - now, at_once)
+  redis.pcall(verb, channel, told > 0 and '1' or '')
 end
 return reply

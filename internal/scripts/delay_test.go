@@ -14,7 +14,7 @@ func delayScenarios(now int64) []scenario {
 	us := func(ms int64) string { return strconv.FormatInt((now+ms)*1000, 10) }
 	past, soon, later := us(-60_000), us(60_000), us(3_600_000)
 	keys := []string{"due", "tasks", "attempts", "running", "later", "failed"}
-	editing, working := append(slices.Clone(keys), "record", "since"), append(slices.Clone(keys), "record", "token", "since")
+	editing, working := append(slices.Clone(keys), "record", "since", "waiting"), append(slices.Clone(keys), "record", "token", "since", "waiting")
 
 	pending := func(id, at string) string { return "\n ZADD due " + at + " " + id + "\n HSET tasks " + id + " ::" + id }
 	tried := func(at string) string { return pending("p", at) + "\n HSET attempts p 1:0:7" }
@@ -38,9 +38,17 @@ func delayScenarios(now int64) []scenario {
 	}
 	edit := func(requests ...any) []any { return append([]any{5, 60_000, "PUBLISH", "c"}, requests...) }
 	work := func(wanted int, ends ...any) []any {
-		return append([]any{5, 60_000, 30_000_000, wanted, 5_000, 3, 2, int64(3_600_000_000), 60_000, "PUBLISH", "c", 1, 2, ""}, ends...)
+		return append([]any{5, 60_000, 30_000_000, wanted, 5_000, 3, 2, int64(3_600_000_000), 60_000, "PUBLISH", "c", 1, 2, "", "", 0, ""}, ends...)
 	}
-	checked := append(work(5)[:13:13], "1")
+	waiting := "\n ZADD waiting 1 first 2 second 3 third 4 fourth"
+	waits := func(room int, args []any) []any { // of a process that is, or may be, in the waiting list
+		args = slices.Clone(args)
+		args[14], args[15] = "me", room
+		return args
+	}
+	probes := waits(3, work(2))
+	probes[16] = "1"
+	checked := append(work(5)[:13:13], "1", "", 0, "")
 	cancel := func(id string) []any { return []any{"cancel", id, "", "", "", ""} }
 	e, w := scripts.DelayEdit, scripts.DelayWork
 	return []scenario{
@@ -61,6 +69,7 @@ func delayScenarios(now int64) []scenario {
 		{e, "all of these", withEdit(full), editing, edit(slices.Concat(
 			[]any{"schedule", "a", 60_000_000, "replace", 0, ":x", "forget", "f", "", "", "", ""}, cancel("c"), cancel("p"), cancel("a"),
 		)...), nil},
+		{e, "none of those that wait listens", withEdit(full + waiting), editing, edit("schedule", "a", 0, "replace", 0, ":x", "move", "p", 0, "", 0, ""), nil},
 		{e, "a copy", append(words(full), []any{"SET", "record", "5 1", "PX", 60_000}), editing, edit(cancel("p")...), nil},
 
 		{w, "nothing", nil, working, work(5), nil},
@@ -88,6 +97,13 @@ func delayScenarios(now int64) []scenario {
 		{w, "checks its keys", withWork(full), working, checked, nil},
 		{w, "old failures", withWork(full + failed("g", us(-7_200_000))), working, work(0), nil},
 		{w, "everything at once", withWork(tried(past) + claimed("c", past) + next("c") + claimed("d", soon) + failed("f", us(-7_200_000))), working, work(9, "done", "d", 9, ""), nil},
+		{w, "waits", withWork(tried(later)), working, waits(5, work(5)), nil},
+		{w, "waits behind others", withWork(tried(later) + waiting), working, waits(5, work(5)), nil},
+		{w, "waits, but does not listen", withWork(tried(later) + waiting), working, probes, nil},
+		{w, "claims what others have missed", withWork(tried(past) + waiting), working, waits(5, work(5)), nil},
+		{w, "claims its last task, and none of those behind it listens", withWork(tried(past) + "\n ZADD waiting 0 me" + waiting), working, waits(1, work(1)), nil},
+		{w, "leaves the list, which is empty then", withWork(tried(later) + "\n ZADD waiting 0 me"), working, waits(0, work(0)), nil},
+		{w, "a copy, of one that waits", append(words(full+waiting+" 5 me"), []any{"SET", "record", "5 8 1 " + soon, "PX", 60_000}), working, waits(5, work(5)), nil},
 		{w, "a copy", append(words(full), []any{"SET", "record", "5 8 1 " + soon, "PX", 60_000}, []any{"SET", "token", "9", "PX", 60_000}), working, work(5), nil},
 
 		{scripts.DelayRenew, "held", words(claimed("c", us(1_000))), []string{"running", "attempts"}, []any{"c", 9, 30_000_000}, nil},

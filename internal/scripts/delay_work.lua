@@ -12,13 +12,15 @@ KEYS     1 to 6 as in delay_edit
          7 record of the last claim of the process (string: number, token before its first one, number of tasks, end of the lease,
            number of ends that were read, and after a blank the reports of the reply)
          8 token (string: the last token)
-         9 since as in delay_edit
+         9 since   10 waiting, as in delay_edit
 ARGV     1 number of the call   2 how long its record stays, ms
          3 lease, us   4 number of tasks to claim   5 us before its time that a task may be claimed
          6 losses of its lease after which a task fails   7 number of failed tasks to keep   8 how long they stay, us
-         9 how long the token stays, ms   10 command that wakes   11 channel
+         9 how long the token stays, ms   10 command that wakes   11 channel, as in delay_edit
          12 number of the claimed tasks that begin at once   13 losses from which on a task runs alone
-         14 "1" to check first the types of keys that a claim does not read, and for each attempt
+         14 "1" to check first the types of keys that a claim does not read
+         15 process, or "" if it cannot be in the waiting list   16 number of tasks that it has room for, also if it claims none
+         17 "1" to enter the list only if the process hears its channel, and for each attempt
            "done", id, token, ""
            "again", id, token, us until the next attempt; after a failure
            "failed", id, token, ""
@@ -29,20 +31,24 @@ Returns  {us until the next task is due or a lease ends, or -1; number of ends t
           reports: for each task a letter, the length of its id, ":" and the id: "L" has failed because its lease was lost too often,
           "D" had failed and was deleted, "M" had no payload any more and was removed;
           us until the first of the pending tasks that are left is due, negative if it is overdue, 2^52 or more if there is none;
+          place of the process in the waiting list, or a larger number if it is behind the first ones, 0 if it has no room and so is not
+          in the list, -1 if it cannot be;
           and for each claimed task: id, task, us until it is due, failures, losses, token, 1 if it counts as begun; one that runs alone
           comes last}
 Errors   WRONGKIND the token key holds no number
 ]]
-local due_key, tasks_key, attempts_key, running_key, later_key, failed_key, record_key, token_key, since_key = unpack(KEYS)
+local due_key, tasks_key, attempts_key, running_key, later_key, failed_key, record_key, token_key, since_key, waiting_key = unpack(KEYS)
 local number, lease_us, wanted, ahead = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local most_losses, most_failed, verb, most_bytes = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[10], 4 * 2 ^ 20
-local free, alone_from, first = tonumber(ARGV[12]), tonumber(ARGV[13]), 15
+local most_losses, most_failed, verb, channel, most_bytes = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[10], ARGV[11], 4 * 2 ^ 20
+local free, alone_from, first = tonumber(ARGV[12]), tonumber(ARGV[13]), 18
+local process, room = ARGV[15], tonumber(ARGV[16])
 local first_pause, longest_pause = 1000000, 300000000
 
 -- include: delay_task
 -- include: clock
 -- include: delay_changes
-local now, reply, reports = clock_micros(), {-1, 0, 0, 0, '', 0}, {}
+-- include: delay_waiting
+local now, reply, reports = clock_micros(), {-1, 0, 0, 0, '', 0, -1}, {}
 local record = redis.call('GET', record_key)
 local last, base, claimed, ends, read, told = string.match(record or '', '^(%d+) (%d+) (%d+) (%d+) ?(%d*) ?(.*)$')
 
@@ -67,6 +73,16 @@ local function set_event(next_due, next_end)
     reply[1] = math.max(0, math.ceil(event) - now)
   end
   reply[6] = next_due - now
+  return event - now
+end
+
+-- place_in returns the place of the process in the list whose first processes are given, if it is among them.
+local function place_in(front)
+  for place, other in ipairs(front) do
+    if other == process then
+      return place
+    end
+  end
 end
 
 if last and tonumber(last) >= number then
@@ -91,6 +107,10 @@ if last and tonumber(last) >= number then
     end
   end
   set_event(score_of(redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES')), score_of(redis.call('ZRANGE', running_key, 0, 0, 'WITHSCORES')))
+  if process ~= '' then
+    local since = redis.pcall('ZSCORE', waiting_key, process)
+    reply[7] = place_in(read_front()) or tonumber(since) and places + 1 or 0
+  end
   return reply
 end
 
@@ -115,8 +135,14 @@ if next_end <= now then
     named[#named + 1] = id
   end
 end
-if wanted > 0 and next_due <= now + ahead then
-  local dues = redis.call('ZRANGE', due_key, '-inf', instant(now + ahead), 'BYSCORE', 'LIMIT', 0, wanted, 'WITHSCORES')
+
+-- A process behind the first one leaves to that what is not overdue.
+local front = process ~= '' and read_front() or {}
+local old_place = place_in(front)
+local behind = #front > 0 and old_place ~= 1
+local latest, overdue = behind and now or now + ahead, now - next_due
+if wanted > 0 and next_due <= latest then
+  local dues = redis.call('ZRANGE', due_key, '-inf', instant(latest), 'BYSCORE', 'LIMIT', 0, wanted, 'WITHSCORES')
   for at = 1, #dues, 2 do
     found[#found + 1] = dues[at]
     set_read(dues[at], 'due', tonumber(dues[at + 1]))
@@ -250,7 +276,7 @@ end
 
 -- Tasks that have become due in this call are claimed if no others are left.
 for _, id in ipairs(ended) do
-  if #found < wanted and tasks[id].due <= now + ahead then
+  if #found < wanted and tasks[id].due <= latest then
     found[#found + 1] = id
   end
 end
@@ -344,9 +370,7 @@ records[1] = {
   record_key, string.format('%.0f %.0f %.0f %.0f %.0f ', number, #ids > 0 and base or 0, #ids, ends, reply[3]) .. reply[5], ARGV[2],
 }
 write_tasks(record, records)
-if soonest < next_due then
-  redis.pcall(verb, ARGV[11], '')
-end
+local was_soonest = soonest < next_due
 if #ids + #all > 0 then -- a slot that migrates refuses to read a key that this script has emptied
   next_due = score_of(redis.pcall('ZRANGE', due_key, 0, 0, 'WITHSCORES'))
 end
@@ -356,5 +380,44 @@ if task and task.ends ~= next_end then
 elseif #ids > 0 then
   next_end = math.min(next_end, ends)
 end
-set_event(next_due, next_end)
+local wait = set_event(next_due, next_end)
+
+-- The process enters the list if it has room left, or leaves it, and so do those before it that have missed what it has claimed.
+local rest = (reply[4] == 1 and free or room) - #ids
+local changed, entered = false, process ~= '' and rest > 0
+if entered and ARGV[17] == '1' then
+  local heard = redis.pcall(verb, channel .. ':' .. process, '0')
+  entered = (tonumber(heard) or 0) > 0
+end
+if entered and not old_place then
+  local added = redis.pcall('ZADD', waiting_key, 'NX', instant(now), process)
+  entered = tonumber(added) ~= nil
+  changed = #front < places
+elseif process ~= '' and not entered then
+  leave_list(process)
+  changed = old_place
+end
+for place = 1, behind and #ids > 0 and math.min(#front, (old_place or places + 1) - 1) or 0 do
+  if overdue >= missed_after(place) then
+    leave_list(front[place])
+    changed = true
+  end
+end
+local at_once = 0 -- tasks that the process leaves, although they are due
+if next_due <= now and (was_soonest or changed) then
+  local dues = redis.pcall('ZRANGE', due_key, 0, places - 1, 'WITHSCORES')
+  for at = 2, #dues, 2 do
+    at_once = at_once + (tonumber(dues[at]) <= now and 1 or 0)
+  end
+end
+if was_soonest then
+  local told
+  front, told = notify_front({}, process, wait, at_once)
+  redis.pcall(verb, channel, told + (entered and place_in(front) and 1 or 0) > 0 and '1' or '')
+elseif changed then
+  front = notify_front(front, process, wait, at_once)
+end
+if process ~= '' then
+  reply[7] = entered and (place_in(front) or places + 1) or rest > 0 and -1 or 0
+end
 return reply
