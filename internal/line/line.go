@@ -19,13 +19,12 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 )
 
-const (
-	// guards is how long after the first place the second asks.
-	guards = 60 * time.Millisecond
+// guards is how long after the first place the second asks.
+const guards = 60 * time.Millisecond
 
-	// ofLine is the message on the channel of the name by which a release wakes waiters outside of the line.
-	ofLine = "00"
-)
+// ofLine reports whether a message on the channel of the name is that of a release which has woken the line itself. It
+// has a needless zero in front, which changes no number for Redisson.
+func ofLine(message string) bool { return len(message) > 1 && message[0] == '0' }
 
 // Config configures Lines.
 type Config[K comparable] struct {
@@ -142,7 +141,7 @@ func (p *place) heard(message string) {
 	p.mu.Lock()
 	inLine := p.entered
 	p.mu.Unlock()
-	if !inLine || message != ofLine {
+	if !inLine || !ofLine(message) {
 		p.wake(0)
 	}
 }
@@ -230,7 +229,7 @@ func (l *Lines[K]) Refused(key K, r Refusal) time.Duration {
 	}
 	if r.Place == 0 {
 		p.mu.Lock()
-		p.entered = false
+		p.entered, p.confirmed = false, false // it does not try again: a release meanwhile would find it in no line
 		p.mu.Unlock()
 	}
 	if r.Unheard || r.Place == 0 {
