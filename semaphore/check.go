@@ -81,7 +81,15 @@ func (s *CountingSemaphore) needs() []check.Needs {
 			},
 		},
 		check.Listening(s.name, scripts.SemChannel(s.name)),
+		c.needsOfLine(s.name),
 	}
+}
+
+// needsOfLine returns the needs of waiters that are woken one after the other.
+func (c *Client) needsOfLine(name string) check.Needs {
+	n := check.InLine(name, scripts.SuffixName(name, "waiting"), scripts.SemChannel(name)+":"+c.owner)
+	n.Keys = append(n.Keys, scripts.SuffixName(name, "kept"))
+	return n
 }
 
 func (s *Semaphore) needs() []check.Needs {
@@ -94,13 +102,12 @@ func (s *Semaphore) needs() []check.Needs {
 		Name: s.name,
 		Keys: []string{k.permits, k.leases, k.fence, s.client.recordKey(s.name), permitsKey(s.name, !s.fair)},
 	}
-	channel := k.channel
 	if s.fair {
 		own.For, own.Scripts[0] = "FairSemaphore", scripts.FairStep
 		for _, part := range []string{"queue", "alive", "needs"} {
 			own.Keys = append(own.Keys, fairKey(s.name, part))
 		}
-		channel = s.client.fairChannel(s.name)
+		return []check.Needs{own, check.Listening(s.name, s.client.fairChannel(s.name))}
 	}
-	return []check.Needs{own, check.Listening(s.name, channel)}
+	return []check.Needs{own, check.Listening(s.name, k.channel), s.client.needsOfLine(s.name)}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/client"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/hold"
+	"github.com/cogwheel-go/cogwheel/internal/line"
 	"github.com/cogwheel-go/cogwheel/internal/pubsub"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
@@ -54,6 +55,7 @@ type Client struct {
 	cleanup    *cleanup.Queue[pendingRelease]
 
 	lastSequence atomic.Uint64
+	lastWaiter   atomic.Uint64
 	unconfirmed  unconfirmedCalls
 
 	// gate counts the operations outside of the queues that talk to Redis, so that Close can wait for them.
@@ -70,6 +72,9 @@ type Client struct {
 	plainReleases    *waitqueue.Group[string, *releaseRequest]
 	fair             *waitqueue.Group[string, *acquireRequest]
 	fairReleases     *waitqueue.Group[string, *releaseRequest]
+
+	countingLines *line.Lines[string]
+	plainLines    *line.Lines[string]
 
 	mu     sync.Mutex
 	held   map[*held]struct{}  // guarded by mu
@@ -129,10 +134,11 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 }
 
 func (c *Client) makeQueues() {
-	listen := pubsub.Listen(c.redis.Channels, scripts.SemChannel)
+	c.countingLines, c.plainLines = c.newLines(), c.newLines()
 	c.counting = waitqueue.New(c.wheel, waitqueue.Config[string, acquisition]{
 		Submit: c.submit, Build: c.buildCounting, Apply: c.applyCounting,
-		MaxBatch: maxBatch, Poll: c.poll, Listen: listen, Workers: c.gate.Workers,
+		MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
+		Listen: c.countingLines.Listen, Listens: c.countingLines.Listens,
 		GiveBack: c.giveBackCounting,
 	})
 	c.countingReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *countingRelease]{
@@ -141,7 +147,8 @@ func (c *Client) makeQueues() {
 	})
 	c.plain = waitqueue.New(c.wheel, waitqueue.Config[string, *acquireRequest]{
 		Submit: c.submit, Build: c.buildPlain, Apply: c.applyPlain,
-		MaxBatch: maxBatch, Poll: c.poll, Listen: listen, Workers: c.gate.Workers,
+		MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
+		Listen: c.plainLines.Listen, Listens: c.plainLines.Listens,
 		GiveBack: c.giveBackPlain, Leave: c.leavePlain,
 	})
 	c.plainReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *releaseRequest]{

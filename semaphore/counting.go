@@ -47,7 +47,8 @@ func (s *CountingSemaphore) Err() error { return s.err }
 
 // Acquire takes n permits, 0 to MaxPermits. It blocks until n permits are free or ctx ends. For n 0 it
 // returns at once, without asking Redis. Requests of one process are granted in order, so small requests do
-// not starve a large one. There is no order among processes.
+// not starve a large one. Among processes, the order and the place of large requests are those of
+// Semaphore.Acquire.
 //
 // The error matches ErrNotSet, ErrExceedsPermits (with WithMax), ErrClosed, ErrWrongKind or
 // cogwheel.ErrInvalid, or wraps an error of ctx or of Redis. A query that fails, after retries, ends the
@@ -63,7 +64,8 @@ func (s *CountingSemaphore) Acquire(ctx context.Context, n int64) error {
 // TryAcquire takes n permits, 0 to MaxPermits, if they are free. Otherwise it returns an error that matches
 // ErrNoPermits, and the caller holds nothing. Its other errors are those of Acquire. TryAcquire blocks for
 // one round trip, which concurrent calls share. While callers of this process wait for permits of the
-// semaphore, TryAcquire does not overtake them and fails at once.
+// semaphore, TryAcquire does not overtake them and fails at once. It does not take permits that are kept for
+// another process either.
 func (s *CountingSemaphore) TryAcquire(ctx context.Context, n int64) error {
 	return s.acquire(ctx, n, s.client.counting.Try)
 }

@@ -174,7 +174,7 @@ func TestCountingSemaphore_AcquireWaits(t *testing.T) {
 		mustSetPermits(t, s, 1)
 		require.NoError(t, s.Release(t.Context(), 2))
 		require.NoError(t, s.AddPermits(t.Context(), 4))
-		for _, want := range []string{"1", "3", "7"} {
+		for _, want := range []string{"01", "03", "07"} { // a decimal number to Java
 			m, err := sub.ReceiveMessage(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, want, m.Payload)

@@ -17,11 +17,12 @@
 //     renewal.
 //   - A call takes effect at most once, however often the Client sends it. Permits that were granted by a
 //     lost reply, or to a waiter that had left, are released.
-//   - A waiter gets its permits when they are free, whatever messages were lost: it asks again after each
-//     announcement, after each interruption of its subscription, when the next lease ends, and at least
-//     once in each poll interval (see [WithPoll]).
+//   - A waiter gets its permits when they are free, whatever messages were lost: it asks again when it is woken,
+//     after each interruption of its subscription, and at least once in each poll interval (see [WithPoll]). The first
+//     of all processes also asks when the next lease ends.
 //   - The requests of one process are granted in order, so that small requests do not starve a large one.
-//     With [Client.FairSemaphore], the requests of all processes are.
+//     With [Client.FairSemaphore], the requests of all processes are. Without it, a caller of another process overtakes
+//     at most until the first has waited for 4 ms; see [Semaphore.Acquire].
 //   - A call returns when its context ends, even while Redis hangs. A release, which is sent in any case,
 //     returns at most a second later.
 //   - Leases run by the clock of Redis, never by the clock of a client.
@@ -31,12 +32,13 @@
 //   - That the permits of a CountingSemaphore come back when their holder dies. Use a Semaphore.
 //   - That the limit holds across a failover that loses writes, or while a frozen process believes that it
 //     holds permits. [Grant.Token] fences off the latter.
-//   - An order among processes without FairSemaphore.
+//   - An exact order among processes without FairSemaphore.
 //
 // # Cost
 //
 //	acquire and release   one script each; concurrent calls of one process share scripts
-//	waiting               per name and process: one wheel entry, one subscription, one script per query
+//	waiting               per name and process: one wheel entry, one subscription, one script per query; a grant
+//	                      costs about three scripts in all, however many processes wait
 //	held grant            one wheel entry, no goroutine; one script renews up to 500 grants of a semaphore
 //	AcquireFunc           no goroutine while it waits
 //	Client                one connection for subscriptions while callers wait, up to four for renewals
@@ -56,7 +58,8 @@
 //
 // A Semaphore also has the ids of its held permits, each with the time at which it expires, as Redisson
 // does since 3.17. The client chooses the ids, so a script recognises a request that is sent again. Both
-// kinds announce free permits on the channel redisson_sc:{name}.
+// kinds announce free permits on the channel redisson_sc:{name}. Processes that wait stand in {name}:waiting, and are
+// woken one after the other on channels of their own.
 //
 // With FairSemaphore, Redis keeps the requests of all processes in order of arrival. A call that frees
 // permits assigns them to the first request, whose process must claim them in time.

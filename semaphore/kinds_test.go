@@ -78,7 +78,7 @@ func (l leasedPermits) acquireFunc(ctx context.Context, n int64, f func(releaseF
 type kind struct {
 	name    string
 	newAny  func(c *semaphore.Client, name string) anySemaphore
-	channel func(name string) string // a pattern: a fair semaphore has a channel per process
+	channel func(name string) string // a pattern: there is a channel per process
 }
 
 var (
@@ -87,12 +87,12 @@ var (
 		newAny: func(c *semaphore.Client, name string) anySemaphore {
 			return countingPermits{c.CountingSemaphore(name)}
 		},
-		channel: scripts.SemChannel,
+		channel: func(name string) string { return scripts.SemChannel(name) + ":*" },
 	}
 	unfairKind = kind{
 		name:    "semaphore",
 		newAny:  func(c *semaphore.Client, name string) anySemaphore { return leasedPermits{c.Semaphore(name)} },
-		channel: scripts.SemChannel,
+		channel: func(name string) string { return scripts.SemChannel(name) + ":*" },
 	}
 	fairKind = kind{
 		name:    "fair",

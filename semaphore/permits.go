@@ -157,8 +157,10 @@ func (c *Client) buildPlain(
 	}
 	c.mayBeHeldFor(longest)
 	declared, other := declaredPermits(name, false, batch)
-	args := make([]any, 0, 6+2*len(batch)+permits)
-	args = append(args, c.redis.Channels.Verb(), k.channel, fenceMillis, c.idleMillis, permits, declared)
+	of := func(r **acquireRequest) *acquisition { return &(*r).acquisition }
+	args := make([]any, 0, 7+2*len(batch)+permits)
+	args = append(args, c.redis.Channels.Verb(), k.channel, fenceMillis, c.idleMillis, permits, declared,
+		inLine(c, c.plainLines, name, batch, of))
 	for _, w := range batch {
 		args = append(args, redisconn.Millis(w.Value.lease), len(w.Value.ids))
 		args = appendIDs(args, w.Value.ids)
@@ -171,13 +173,22 @@ func (c *Client) buildPlain(
 func (c *Client) applyPlain(
 	name string, batch []*waitqueue.Waiter[*acquireRequest], r redisconn.Reply,
 ) (time.Duration, error) {
-	v, err := r.Integers(4 + len(batch))
+	n := 4 + len(batch)
+	v, err := r.Integers(n, n+2)
 	var reply acquireReply
+	var p place
 	if err == nil {
-		reply, err = parseAcquireReply(v, len(batch))
-		err = r.Understood(err)
+		p, err = parsePlace(v[n:])
 	}
-	return c.applyAcquireReply(name, false, batch, r, reply, err)
+	if err == nil {
+		reply, err = parseAcquireReply(v[:n], len(batch))
+	}
+	err = r.Understood(err)
+	again, failure := c.applyAcquireReply(name, false, batch, r, reply, err)
+	if err == nil {
+		p.apply(c.plainLines, name)
+	}
+	return again, failure
 }
 
 // applyAcquireReply grants or fails the waiters of a batch as the script decided. It returns the time until the

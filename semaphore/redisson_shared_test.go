@@ -76,7 +76,7 @@ var sharedBehaviours = map[string]func(t *testing.T, d deployment){
 		s := d.newClient(t).CountingSemaphore(j.name)
 		heard := j.listen()
 		mustSetPermits(t, s, 1)
-		require.Equal(t, "1", heard())
+		require.Equal(t, "01", heard())
 		require.True(t, j.tryAcquire(1))
 		w := startCall(func() error { return s.Acquire(within(t, testTimeout), 2) })
 		awaitListeners(t, j.rdb, j.name, 2) // Java and the waiter
@@ -90,7 +90,7 @@ var sharedBehaviours = map[string]func(t *testing.T, d deployment){
 			heard()
 		}
 		require.NoError(t, s.Release(t.Context(), 2))
-		require.Equal(t, "2", heard())
+		require.Equal(t, "02", heard())
 		require.True(t, j.tryAcquire(2))
 	},
 	"leased permits: each side counts, prolongs and releases the permits of the other": func(t *testing.T, d deployment) {
@@ -98,7 +98,7 @@ var sharedBehaviours = map[string]func(t *testing.T, d deployment){
 		l := d.newClient(t).Semaphore(j.name)
 		heard := j.listen()
 		mustSetPermits(t, l, 3)
-		require.Equal(t, "3", heard())
+		require.Equal(t, "03", heard())
 		g := mustAcquire(t, l, 1)
 		ids, answer := j.acquireExpirable(2, time.Minute)
 		require.Equal(t, "OK", answer)
@@ -109,13 +109,13 @@ var sharedBehaviours = map[string]func(t *testing.T, d deployment){
 		require.InDelta(t, time.Minute, leaseTime(t, l, ids[0]), float64(5*time.Second))
 		require.NoError(t, l.UpdateLease(t.Context(), ids[0], time.Hour))
 		require.NoError(t, l.Release(t.Context(), ids[0]))
-		require.Equal(t, "1", heard())
+		require.Equal(t, "01", heard())
 		require.Equal(t, 1, j.releaseExpirable(ids[1]))
 		require.Equal(t, "1", heard())
 		require.EqualValues(t, 2, available(t, l))
 		require.True(t, j.updateLease(g.IDs()[0], time.Hour))
 		require.NoError(t, g.Release(t.Context()))
-		require.Equal(t, "3", heard())
+		require.Equal(t, "03", heard())
 		require.False(t, j.updateLease(g.IDs()[0], time.Hour))
 	},
 	"leased permits: a permit that Java releases is lost to its Go holder, and wakes a waiter": func(t *testing.T, d deployment) {

@@ -80,6 +80,12 @@ func (s *Semaphore) Err() error { return s.err }
 // end with ctx. For n 0 it returns at once, without asking Redis. Requests of one process are granted in
 // order; with FairSemaphore, those of all processes are.
 //
+// Without FairSemaphore, the processes that wait stand in a line, in the order in which the first request of each came.
+// A release wakes as many as it may serve, and nobody else. A caller that has just come may overtake them until the
+// first has waited for 4 ms; from then on permits are kept for those that are woken, for up to 50 ms. A request for
+// more permits than are free keeps the others behind it, once it is the first; they are served before it only if its
+// process does not answer. Services in Java and earlier versions stand in no line.
+//
 // The error matches ErrNotSet (without WithPermits), ErrExceedsPermits, ErrClosed, ErrWrongKind or
 // cogwheel.ErrInvalid, or wraps an error of ctx or of Redis. It matches ErrLost if the reply took longer than
 // the lease. A query that fails, after retries, ends the wait, unless Redis has found too few permits before: then
@@ -88,8 +94,8 @@ func (s *Semaphore) Err() error { return s.err }
 // came too late, the Client releases them in the background, and they end with their lease at the latest.
 //
 // The waiters of a semaphore in one process share one wheel entry, one subscription and one script per query.
-// They query when permits are announced, when their subscription was interrupted, when the next lease ends,
-// and after each poll interval.
+// They query when they are woken, when their subscription was interrupted, after each poll interval, and, if they are
+// first in the line, when the next lease ends.
 func (s *Semaphore) Acquire(ctx context.Context, n int64) (*Grant, error) {
 	return s.acquire(ctx, n, s.queue().Wait)
 }
@@ -97,7 +103,8 @@ func (s *Semaphore) Acquire(ctx context.Context, n int64) (*Grant, error) {
 // TryAcquire takes n permits, 0 to MaxGrant, if they are free. Otherwise it returns an error that matches
 // ErrNoPermits, and the caller holds nothing. Its other errors are those of Acquire. TryAcquire blocks for
 // one round trip, which concurrent calls share. While callers of this process wait for permits of the
-// semaphore, or with FairSemaphore callers of any process, TryAcquire does not overtake them and fails.
+// semaphore, or with FairSemaphore callers of any process, TryAcquire does not overtake them and fails. It does
+// not take permits that are kept for another process either.
 func (s *Semaphore) TryAcquire(ctx context.Context, n int64) (*Grant, error) {
 	try := func(ctx context.Context, name string, r *acquireRequest) (*acquireRequest, error) {
 		r.noWait = true

@@ -91,16 +91,17 @@ func (c *Client) newAcquiringCall(name string) acquiringCall {
 	return acquiringCall{seq: seq, confirmed: c.unconfirmed.lastConfirmed(name, seq)}
 }
 
-// acquireScript acquires permits of a CountingSemaphore for a batch of waiters, which may be empty.
+// acquireScript acquires permits of a CountingSemaphore for a batch of waiters, which may be empty. place is the result
+// of inLine.
 func (c *Client) acquireScript(
-	name string, call acquiringCall, batch []*waitqueue.Waiter[acquisition],
+	name string, call acquiringCall, batch []*waitqueue.Waiter[acquisition], place string,
 ) scripts.Call {
 	keys := []string{name, c.sequenceKey(name, acquiringCalls)}
 	if c.idleMillis > 0 || call.confirmed != call.seq-1 {
 		keys = append(keys, originKey(name))
 	}
 	channel := scripts.SemChannel(name)
-	args := []any{call.seq, call.confirmed, sequenceKeyMillis, c.redis.Channels.Verb(), channel, c.idleMillis}
+	args := []any{call.seq, call.confirmed, sequenceKeyMillis, c.redis.Channels.Verb(), channel, c.idleMillis, place}
 	for _, w := range batch {
 		args = append(args, w.Value.n)
 	}
@@ -113,7 +114,8 @@ func (c *Client) buildCounting(
 ) (call calls.Call, again time.Duration, ok bool) {
 	id := c.newAcquiringCall(name)
 	batch[0].Value.call = id
-	return calls.Call{Call: c.acquireScript(name, id, batch)}, 0, true
+	place := inLine(c, c.countingLines, name, batch, func(a *acquisition) *acquisition { return a })
+	return calls.Call{Call: c.acquireScript(name, id, batch, place)}, 0, true
 }
 
 // applyCounting applies the reply to the call of buildCounting.
@@ -127,7 +129,12 @@ func (c *Client) applyCounting(
 func (c *Client) applyAcquired(
 	name string, call acquiringCall, batch []*waitqueue.Waiter[acquisition], r redisconn.Reply,
 ) (time.Duration, error) {
-	v, err := r.Integers(4)
+	v, err := r.Integers(4, 6)
+	var p place
+	if err == nil {
+		p, err = parsePlace(v[4:])
+		err = r.Understood(err)
+	}
 	if err == nil && (v[0] < 0 || v[0] > int64(len(batch)) || v[1] != 0 && v[1] != 1 || v[3] < -1) {
 		err = r.Unexpected()
 	}
@@ -157,6 +164,7 @@ func (c *Client) applyAcquired(
 		}
 	}
 	c.monitor.contendedAll(object{KindCounting, name}, refused)
+	p.apply(c.countingLines, name)
 	return lookAfter(v[3]), nil
 }
 

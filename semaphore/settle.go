@@ -102,7 +102,7 @@ func (c *Client) settleAll(ctx context.Context) error {
 func (c *Client) settleAcquisitions(ctx context.Context, name string) {
 	id := c.newAcquiringCall(name)
 	r, answered := c.redis.Sender.Do(ctx, calls.Request{
-		Key: name, Build: func() scripts.Call { return c.acquireScript(name, id, nil) },
+		Key: name, Build: func() scripts.Call { return c.acquireScript(name, id, nil, "") },
 	})
 	if answered {
 		_, _ = c.applyAcquired(name, id, nil, r)

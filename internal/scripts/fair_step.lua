@@ -33,6 +33,7 @@ local idle_ms, declared, leaving, first_leaving = tonumber(ARGV[6]), tonumber(AR
 
 -- include: read_fence
 -- include: read_permits
+-- include: check_permits
 -- include: declared_permits
 local queued = redis.call('ZCARD', queue)
 -- include: count_expired

@@ -9,47 +9,60 @@ KEYS     1 permits (string: free permits)
 ARGV     1 PUBLISH or SPUBLISH   2 channel   3 expiry of the fence, ms, which begins anew once an hour
          4 idle expiry, ms, or 0   5 permits of all requests
          6 declared number of permits, set with the first grant if none is set, or 0
+         7 to wait in the line: the waiter, a blank, the ms for which it counts as alive, a blank, and, separated by commas, the ms for
+         which each request has waited, or - if it does not wait; else empty
          and per request   lease, ms   number of permits   their ids, 16 bytes each
 Returns  {1 if the permits are set or declared else 0, free, held, ms to the next end of a lease or of the semaphore, or -1,
-         then per request its token or 0}; the next end is set only if a request was not granted, free and held also if the
-         number of permits is declared
+         then per request its token or 0, and of a waiter its place in the line and unheard: see take_place}; the next end is set only if
+         a request was not granted, and for those in the line only of what they are to ask for: the first one, and 60 ms later the second,
+         ask when a lease ends, all when the semaphore does; free and held are set also if the number of permits is declared
 Errors   WRONGKIND the key, or the fence, holds no number, or the name is that of the other kind
 ]]
 local permits, leases, fence, other_permits = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local verb, channel, fence_ms, idle_ms, wanted = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local declared, first_request = tonumber(ARGV[6]), 7
+local declared, in_line, first_request = tonumber(ARGV[6]), ARGV[7], 8
+-- include: permit_line
+-- include: kept_permits
+-- include: wake_waiters
 -- include: forever
 -- include: read_clock
--- include: read_permits
+-- include: read_with_kept
+-- include: check_permits
 -- include: declared_permits
+-- include: usable_permits
 -- include: tokens
 
--- If all requests fit into the free permits, the leases are not read: expired permits stay until they are needed, and ZADD
+-- If all requests fit into the usable permits, the leases are not read: expired permits stay until they are needed, and ZADD
 -- finds the ids that an earlier execution with a lost reply has granted.
-local read_leases, expired = not stored or wanted > free, 0
+local read_leases, expired = not stored or wanted > usable, 0
 if read_leases then
   expired = redis.call('ZCOUNT', leases, '-inf', now)
 end
 if expired > 0 then
   redis.call('ZREMRANGEBYSCORE', leases, 1, 0) -- changes nothing, and proves that they can be removed
-  free = stored and free + expired or free
+  if stored then
+    free, usable = free + expired, usable + expired
+  end
 end
 
 -- Decide each request. The first request that does not fit is refused, with all after it. new_leases alternates end and id.
 -- Until the last token is known, a token is the number of the grant.
-local new_leases, taken, refuse_rest = {nil, nil}, 0, not stored
+local new_leases, taken, refuse_rest, counts = {nil, nil}, 0, not stored, {nil}
 local reply, requests, grants = {stored and 1 or 0, 0, 0, -1, nil}, 0, 0 -- with room for one request
 local i = first_request
 while ARGV[i] do
   local lease, n, first = ARGV[i], tonumber(ARGV[i + 1]), i + 2
   local granted = read_leases and tonumber(redis.call('ZSCORE', leases, ARGV[first]) or 0) > now
   if not granted then
-    refuse_rest = refuse_rest or taken + n > free
+    refuse_rest = refuse_rest or taken + n > usable
     if not refuse_rest then
       granted, taken = true, taken + n
     end
   end
   i, requests = first + n, requests + 1
+  if waiter then
+    counts[requests] = n
+  end
   if granted then
     for j = first, i - 1 do
       new_leases[#new_leases + 1] = now + lease
@@ -83,10 +96,6 @@ if idle_ms > 0 then
     last_end = math.max(last_end, new_leases[j])
   end
   expiry, fence_ms = life(last_end), life(last_end)
-end
-
-if stored and grants < requests and expiry > 0 then
-  reply[4] = reply[4] < 0 and expiry or math.min(reply[4], expiry)
 end
 
 -- The SETs come first, and are undone if ZADD is refused. A number that was never set, or was deleted, is not created.
@@ -127,10 +136,35 @@ if grants > 0 then
     reply[j] = reply[j] > 0 and before + reply[j] or 0
   end
 end
-if stored and expired > 0 and free > taken then
-  redis.pcall(verb, channel, free - taken) -- a hint must not fail the call
-end
 if expiry > 0 and grants > 0 then
   redis.pcall('PEXPIRE', leases, expiry) -- as Redisson does; if it fails, the leases end by themselves
+end
+
+-- The rest are hints, which must not fail the call. The first request that waits, and does not want more than there are, is the one
+-- for which the waiter is in the line.
+local wanted_later, waited_ms, left_to_it, request = nil, nil, usable - taken, 0
+if waiter and stored and grants < requests then
+  for ms in string.gmatch(waited, '[^,]+') do
+    request = request + 1
+    if reply[4 + request] == 0 and ms ~= '-' and counts[request] <= reply[2] + reply[3] then
+      wanted_later, waited_ms = counts[request], ms
+      break
+    end
+  end
+end
+-- include: take_place
+if place == 3 then
+  reply[4] = -1
+elseif place == 2 and reply[4] >= 0 then
+  reply[4] = reply[4] + 60
+end
+if stored and grants < requests and expiry > 0 then
+  reply[4] = reply[4] < 0 and expiry or math.min(reply[4], expiry)
+end
+if waiter then
+  reply[5 + requests], reply[6 + requests] = place, unheard
+end
+if stored and place ~= 1 and (expired > 0 or kept_for_it) then
+  wake_waiters(verb, channel, free - taken)
 end
 return reply

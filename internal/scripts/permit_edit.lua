@@ -15,12 +15,16 @@ local permits, leases, record_key, other_permits = KEYS[1], KEYS[2], KEYS[3], KE
 local op, n, verb, channel = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local record_key_ms, idle_ms = ARGV[5], tonumber(ARGV[6])
 
+-- include: permit_line
+-- include: kept_permits
+-- include: wake_waiters
 local record = redis.call('GET', record_key)
 if record then
   return tonumber(record) -- this call was executed before, and its reply lost
 end
 -- include: read_clock
 -- include: read_permits
+-- include: check_permits
 if not stored and redis.call('EXISTS', other_permits) == 1 then
   return redis.error_reply('WRONGKIND the name is that of a semaphore of the other kind')
 end
@@ -55,7 +59,7 @@ redis.call('SET', record_key, result, 'PX', record_key_ms)
 if expired > 0 then
   redis.call('ZREMRANGEBYSCORE', leases, '-inf', gone_until)
 end
-if changes and target > 0 then
-  redis.pcall(verb, channel, string.format('%.0f', target)) -- a hint must not fail the call
+if changes then
+  wake_waiters(verb, channel, target)
 end
 return result

@@ -15,6 +15,7 @@ local most = ARGV[1]
 -- include: forever
 -- include: read_clock
 -- include: read_permits
+-- include: check_permits
 -- include: read_fence
 local expired = redis.call('ZCOUNT', leases, '-inf', now)
 local held = redis.call('ZCARD', leases) - expired

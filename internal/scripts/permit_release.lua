@@ -11,12 +11,16 @@ Errors   WRONGKIND the key holds no number
 local permits, leases = KEYS[1], KEYS[2]
 local verb, channel, all_or_none, idle_ms = ARGV[1], ARGV[2], ARGV[3] == '1', tonumber(ARGV[4])
 local first_id = 5
+-- include: permit_line
+-- include: kept_permits
+-- include: wake_waiters
 local now = 0 -- every lease in the key counts as not ended
 if all_or_none or idle_ms > 0 then
   local time = redis.call('TIME')
   now = math.floor(time[1] * 1000 + time[2] / 1000)
 end
 -- include: read_permits
+-- include: check_permits
 
 -- Find the ids that are held. An id that is given twice counts once. A single id needs no search: ZREM shows whether it was held.
 local held, is_held, released = {}, nil, {}
@@ -69,7 +73,7 @@ for from = 1, #held, 1000 do
     return removed == 0 and {0} or removed
   end
 end
-if stored and free + #held > 0 then
-  redis.pcall(verb, channel, free + #held) -- a hint must not fail the call
+if stored then
+  wake_waiters(verb, channel, free + #held)
 end
 return released

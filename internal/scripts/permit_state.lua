@@ -9,8 +9,12 @@ Errors   WRONGKIND the key holds no number
 ]]
 local permits, leases = KEYS[1], KEYS[2]
 local verb, channel = ARGV[1], ARGV[2]
+-- include: permit_line
+-- include: kept_permits
+-- include: wake_waiters
 -- include: read_clock
 -- include: read_permits
+-- include: check_permits
 -- include: count_expired
 
 if stored and expired > 0 then
@@ -20,7 +24,7 @@ end
 if expired > 0 then
   redis.call('ZREMRANGEBYSCORE', leases, '-inf', now)
 end
-if stored and expired > 0 and free > 0 then
-  redis.pcall(verb, channel, string.format('%.0f', free)) -- a hint must not fail the call
+if stored and expired > 0 then
+  wake_waiters(verb, channel, free)
 end
 return free

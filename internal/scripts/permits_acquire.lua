@@ -3,19 +3,24 @@ Acquires one leased permit of each of several semaphores, as permit_acquire does
 is left to permit_acquire.
 
 KEYS     for each request   permits, leases and fence, as those of permit_acquire
-ARGV     for each request   those of permit_acquire for one request of one permit: 9
+ARGV     for each request   those of permit_acquire for one request of one permit: 10
 Returns  for each request   1, free, held, -1 and its token if it was granted, where free and held are 0 unless the number of
          permits is declared; 2 and four zeros if permit_acquire has to be called: nothing was done
 ]]
-local keys_each, args_each = 4, 9
+local keys_each, args_each = 4, 10
 -- include: read_clock
 -- include: refusal
+-- include: permit_line
 -- include: tokens
 
 -- take takes a permit and returns the reply. If it takes none, it leaves everything as it was, and returns the error if the
 -- error concerns all calls.
-local function take(permits, leases, fence, fence_ms, declared, lease, id)
-  local stored, expiry = redis.pcall('GET', permits), redis.pcall('PTTL', permits)
+local function take(permits, leases, fence, channel, fence_ms, declared, lease, id)
+  -- include: read_with_kept
+  if type(record) == 'string' then -- some may be kept for waiters
+    return nil
+  end
+  local expiry = redis.pcall('PTTL', permits)
   local held = declared ~= '0' and redis.pcall('ZCARD', leases) or 0
   local free = type(stored) == 'string' and string.match(stored, '^%d+$') and tonumber(stored)
   if not free or free < 1 or free > 2^53 or type(expiry) ~= 'number' or type(held) ~= 'number' then
@@ -42,17 +47,18 @@ local function take(permits, leases, fence, fence_ms, declared, lease, id)
   return {1, free - 1, held + 1, -1, token}
 end
 
-local reply = {}
+local reply, any_granted = {}, false
 for i = 0, #KEYS / keys_each - 1 do
   local k, a = i * keys_each, i * args_each
-  local fence_ms, idle_ms, declared, lease, permits = ARGV[a + 3], ARGV[a + 4], ARGV[a + 6], ARGV[a + 7], ARGV[a + 8]
-  local id, granted, refused = ARGV[a + 9], nil, nil
-  if idle_ms == '0' and permits == '1' then
-    granted, refused = take(KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], fence_ms, declared, lease, id)
+  local channel, fence_ms, idle_ms, declared, in_line = ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 6], ARGV[a + 7]
+  local lease, permits, id, granted, refused = ARGV[a + 8], ARGV[a + 9], ARGV[a + 10], nil, nil
+  if idle_ms == '0' and permits == '1' and in_line == '' then
+    granted, refused = take(KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], channel, fence_ms, declared, lease, id)
   end
-  if refused then
+  if refused and not any_granted then
     return refused
   end
+  any_granted = any_granted or granted ~= nil
   local outcome = granted or {2, 0, 0, 0, 0}
   for j = 1, #outcome do
     reply[#reply + 1] = outcome[j]

@@ -8,6 +8,9 @@ Returns  for each release   1 released; 0 it was not held; 2 if permit_release h
 ]]
 local keys_each, args_each = 2, 5
 -- include: refusal
+-- include: permit_line
+-- include: kept_permits
+-- include: wake_waiters
 
 -- release returns the outcome, and the error if it concerns all calls.
 local function release(permits, leases, verb, channel, id)
@@ -22,9 +25,7 @@ local function release(permits, leases, verb, channel, id)
     redis.call('SET', permits, stored, 'KEEPTTL')
     return removed == 0 and 0 or 2, refusal(removed)
   end
-  if free + 1 > 0 then
-    redis.pcall(verb, channel, free + 1) -- a hint must not fail the call
-  end
+  wake_waiters(verb, channel, free + 1)
   return 1
 end
 

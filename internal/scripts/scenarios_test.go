@@ -33,6 +33,7 @@ func scenarios(now int64) []scenario {
 	all = append(all, fairLockScenarios(now)...)
 	all = append(all, semScenarios()...)
 	all = append(all, permitScenarios(now)...)
+	all = append(all, inLines(now)...)
 	all = append(all, fairScenarios(now)...)
 	all = append(all, rateScenarios(now)...)
 	all = append(all, delayScenarios(now)...)
@@ -66,7 +67,7 @@ func emptyingScenarios(now int64) []scenario {
 	permit, shared := []string{"n", "l", "f"}, []string{"n", "l", "f", "n"}
 	held, over := "SET n 2\n ZADD l "+later+" "+idA, "SET n 0 PX 9000\n ZADD l "+gone+" "+idA+"\n PEXPIRE l 9000"
 	take := func(idleMillis int, n int, ids ...any) []any {
-		return append([]any{"PUBLISH", "c", 60_000, idleMillis, n, 0, 30_000, n}, ids...)
+		return append([]any{"PUBLISH", "c", 60_000, idleMillis, n, 0, "", 30_000, n}, ids...)
 	}
 
 	counting := append(words("SET n 3 PX 9000"), []any{"SET", "p", "6 1 0", "PX", 9_000}, []any{"SET", "o", "5 1"})
@@ -128,7 +129,7 @@ func emptyingScenarios(now int64) []scenario {
 		{scripts.PermitRenew, "held, of an idle one, all keys there", words(held + "\n PEXPIRE n 9000\n PEXPIRE l 9000"), []string{"l", "n"}, []any{"GT", 8_000, 300_000, 1, idA}, nil},
 		{scripts.PermitList, "all keys there", words(held + fence + "\n ZADD a 1 " + idB), []string{"n", "l", "f", "a"}, []any{1000}, nil},
 
-		{scripts.SemAcquire, "of an idle one, all keys there", counting, []string{"n", "p", "o"}, []any{7, 6, 60_000, "PUBLISH", "c", 8_000, 2}, nil},
+		{scripts.SemAcquire, "of an idle one, all keys there", counting, []string{"n", "p", "o"}, []any{7, 6, 60_000, "PUBLISH", "c", 8_000, "", 2}, nil},
 		{scripts.SemRelease, "of an idle one, all keys there", counting, []string{"n", "p", "o"}, []any{60_000, "PUBLISH", "c", 8_000, 7, 2, 0, 0}, nil},
 
 		{scripts.RateLog, "all has expired", slices.Concat(log("0", 90_000)), rated, []any{"10", -1, 0, 0, 0, x}, nil},
@@ -346,6 +347,77 @@ func fairLockScenarios(now int64) []scenario {
 	}
 }
 
+// semaphorePlace is the argument with which the waiter a:1 asks for permits from the line.
+const semaphorePlace = "a:1 15000 100"
+
+// semaphoreLine is the state of a line with waiters that have waited for a second and want one permit, except b:9, which wants nine. kept is
+// what is kept.
+func semaphoreLine(now int64, kept string, waiters ...string) (state [][]any) {
+	for _, waiter := range waiters {
+		score := ms(now-1_000) + ".001"
+		if waiter == "b:9" {
+			score = ms(now-1_000) + ".009"
+		}
+		state = append(state, []any{"ZADD", "n:waiting", score, waiter})
+	}
+	if len(waiters) > 0 {
+		state = append(state, []any{"PEXPIRE", "n:waiting", 15_000})
+	}
+	if kept != "" {
+		state = append(state, []any{"SET", "n:kept", ms(now+100_000) + " " + kept, "PX", 100_000})
+	}
+	return state
+}
+
+// inLines returns calls of each script with a line, and with permits that are kept.
+func inLines(now int64) (all []scenario) {
+	leased, record, fence := []string{"n", "l"}, []string{"n", "l", "r", "x"}, []string{"n", "l", "f"}
+	calls := []string{"n", "p"}
+	held := func(free int) [][]any {
+		return words("SET n " + fmt.Sprint(free) + "\n ZADD l " + ms(now+100_000) + " " + idA + "\n ZADD l " + ms(now+200_000) + " " + idB)
+	}
+	over := func(free int) [][]any { return append(held(free), []any{"ZADD", "l", ms(now - 1), idC}) }
+	ask := func(place string) []any {
+		return []any{"PUBLISH", "c:n", 60_000, 0, 1, 0, place, 30_000, 1, "0123456789abcdef"}
+	}
+	count := func(place string) []any { return []any{7, 6, 60_000, "PUBLISH", "c:n", 0, place, 1} }
+	for _, in := range []struct {
+		what string
+		line [][]any
+	}{
+		{"some wait", semaphoreLine(now, "", "a:1", "b:1")},
+		{"some wait, and some are gone", semaphoreLine(now, "", "gone:1", "b:1", "gone:2")},
+		{"all are gone", semaphoreLine(now, "1 gone:1", "gone:1")},
+		{"some is kept for a waiter", semaphoreLine(now, "1 a:1", "b:1")},
+		{"some is kept for one that wants more than all", semaphoreLine(now, "2 b:9", "b:9", "a:1")},
+		{"the first wants more than all", semaphoreLine(now, "", "b:9", "a:1")},
+	} {
+		what, line := in.what, in.line
+		with := func(state [][]any) [][]any { return slices.Concat(state, line) }
+		all = append(all, []scenario{
+			{scripts.PermitAcquire, "in line, free, " + what, with(held(3)), fence, ask(semaphorePlace), nil},
+			{scripts.PermitAcquire, "in line, not free, " + what, with(held(0)), fence, ask(semaphorePlace), nil},
+			{scripts.PermitAcquire, "in line, expired, " + what, with(over(0)), fence, ask(semaphorePlace), nil},
+			{scripts.PermitAcquire, "not in line, some free, " + what, with(held(1)), fence, ask(""), nil},
+			{scripts.PermitsAcquire, "one, " + what, with(held(1)), append(fence, "n"), ask(""), nil},
+			{scripts.PermitRelease, what, with(held(0)), leased, []any{"PUBLISH", "c:n", 0, 0, idA}, nil},
+			{scripts.PermitRelease, "two, " + what, with(held(0)), leased, []any{"PUBLISH", "c:n", 1, 0, idA, idB}, nil},
+			{scripts.PermitsRelease, what, with(held(0)), leased, []any{"PUBLISH", "c:n", 0, 0, idA}, nil},
+			{scripts.PermitState, "some have expired, " + what, with(over(0)), leased, []any{"PUBLISH", "c:n"}, nil},
+			{scripts.PermitEdit, "add, " + what, with(held(0)), record, []any{"add", 5, "PUBLISH", "c:n", 60_000, 0}, nil},
+			{scripts.SemAcquire, "in line, free, " + what, with(words("SET n 3")), calls, count(semaphorePlace), nil},
+			{scripts.SemAcquire, "in line, not free, " + what, with(words("SET n 0")), calls, count(semaphorePlace), nil},
+			{scripts.SemAcquire, "not in line, some free, " + what, with(words("SET n 1")), calls, count(""), nil},
+			{scripts.SemRelease, what, with(words("SET n 0")), calls, []any{60_000, "PUBLISH", "c:n", 0, 7, 2, 0, 0}, nil},
+			{scripts.SemEdit, "add, " + what, with(words("SET n 0")), []string{"n", "r", "x", "o"}, []any{"add", 5, "PUBLISH", "c:n", 60_000, 0, 50_000}, nil},
+			{scripts.SemDelete, what, with(words("SET n 0")), []string{"n", "r", "o"}, []any{"PUBLISH", "c:n", 60_000, 0}, nil},
+			{scripts.SemLeave, "none free, " + what, with(words("SET n 0")), []string{"n"}, []any{"a:1", "PUBLISH", "c:n"}, nil},
+			{scripts.SemLeave, "some free, " + what, with(words("SET n 2")), []string{"n"}, []any{"a:1", "PUBLISH", "c:n"}, nil},
+		}...)
+	}
+	return all
+}
+
 func semScenarios() []scenario {
 	calls, idle := []string{"n", "p"}, []string{"n", "p", "o"}
 	record := []string{"n", "r", "x", "o"}
@@ -353,11 +425,11 @@ func semScenarios() []scenario {
 	full = append(full, []any{"SET", "o", "5 1", "PX", 9000})
 	held = append(held, []any{"SET", "o", "5 1"})
 	return []scenario{
-		{scripts.SemAcquire, "free", words("SET n 5 PX 9000"), calls, []any{7, 6, 60_000, "PUBLISH", "c", 0, 2, 2, 2}, nil},
-		{scripts.SemAcquire, "gives back", append(words("SET n 1"), []any{"SET", "p", "6 1 4"}), calls, []any{7, 5, 60_000, "PUBLISH", "c", 0, 2}, nil},
-		{scripts.SemAcquire, "none set", nil, calls, []any{7, 6, 60_000, "PUBLISH", "c", 0, 2}, nil},
-		{scripts.SemAcquire, "of an idle one", full, idle, []any{7, 6, 60_000, "PUBLISH", "c", 8_000, 2}, nil},
-		{scripts.SemAcquire, "none fits an idle one", full, idle, []any{7, 6, 60_000, "PUBLISH", "c", 8_000, 9}, nil},
+		{scripts.SemAcquire, "free", words("SET n 5 PX 9000"), calls, []any{7, 6, 60_000, "PUBLISH", "c", 0, "", 2, 2, 2}, nil},
+		{scripts.SemAcquire, "gives back", append(words("SET n 1"), []any{"SET", "p", "6 1 4"}), calls, []any{7, 5, 60_000, "PUBLISH", "c", 0, "", 2}, nil},
+		{scripts.SemAcquire, "none set", nil, calls, []any{7, 6, 60_000, "PUBLISH", "c", 0, "", 2}, nil},
+		{scripts.SemAcquire, "of an idle one", full, idle, []any{7, 6, 60_000, "PUBLISH", "c", 8_000, "", 2}, nil},
+		{scripts.SemAcquire, "none fits an idle one", full, idle, []any{7, 6, 60_000, "PUBLISH", "c", 8_000, "", 9}, nil},
 		{scripts.SemRelease, "some", words("SET n 5 PX 9000"), calls, []any{60_000, "PUBLISH", "c", 0, 7, 2, 0, 0, 8, 3, 0, 0}, nil},
 		{scripts.SemRelease, "none set", nil, calls, []any{60_000, "PUBLISH", "c", 0, 7, 2, 0, 0}, nil},
 		{scripts.SemRelease, "none set, to expire when idle", nil, idle, []any{60_000, "PUBLISH", "c", 8_000, 7, 2, 0, 0}, nil},
@@ -380,8 +452,8 @@ func permitScenarios(now int64) []scenario {
 	over := held + "\n ZADD l " + ms(now-1) + " " + idB
 	keys, record := []string{"n", "l"}, []string{"n", "l", "r", "x"}
 	fence := []string{"n", "l", "f"}
-	take := []any{"PUBLISH", "c", 60_000, 0, 10, 0, 30_000, 1, idC, 30_000, 9, strings.Repeat("d", 16)}
-	idle, one := slices.Clone(take), slices.Clone(take[:9])
+	take := []any{"PUBLISH", "c", 60_000, 0, 10, 0, "", 30_000, 1, idC, 30_000, 9, strings.Repeat("d", 16)}
+	idle, one := slices.Clone(take), slices.Clone(take[:10])
 	idle[3], one[4] = 8_000, 1
 	declaring, declared, idleDeclared := []string{"n", "l", "f", "x"}, slices.Clone(take), slices.Clone(idle)
 	declared[5], idleDeclared[5] = 20, 20
@@ -393,7 +465,7 @@ func permitScenarios(now int64) []scenario {
 	for i := 1; i <= 9; i++ {
 		name, leases := fmt.Sprint("n", i), fmt.Sprint("l", i)
 		triples, pairs = append(triples, name, leases, fmt.Sprint("f", i), name), append(pairs, name, leases)
-		takeEach = append(takeEach, "PUBLISH", "c", 60_000, 0, 1, i%2*7, 30_000, 1, idA)
+		takeEach = append(takeEach, "PUBLISH", "c", 60_000, 0, 1, i%2*7, "", 30_000, 1, idA)
 		releaseEach = append(releaseEach, "PUBLISH", "c", 0, 0, idA)
 	}
 	return []scenario{
@@ -406,10 +478,10 @@ func permitScenarios(now int64) []scenario {
 		{scripts.PermitAcquire, "free, while some have expired", words(over), fence, one, nil},
 		{scripts.PermitAcquire, "some", words(held), fence, take, nil},
 		{scripts.PermitAcquire, "some of an idle one", words(held), fence, idle, nil},
-		{scripts.PermitAcquire, "none of an idle one", words(over), fence, append(append(idle[:4:4], 9, 0), idle[9:]...), nil},
-		{scripts.PermitAcquire, "granted before", words(held), fence, []any{"PUBLISH", "c", 60_000, 0, 1, 0, 300_000, 1, idA}, nil},
-		{scripts.PermitAcquire, "granted before, with none left", words(held + "\n SET n 0"), fence, []any{"PUBLISH", "c", 60_000, 0, 1, 0, 300_000, 1, idA}, nil},
-		{scripts.PermitAcquire, "some have expired", words(over), fence, []any{"PUBLISH", "c", 60_000, 0, 9, 0, 30_000, 9, idC}, nil},
+		{scripts.PermitAcquire, "none of an idle one", words(over), fence, append(append(idle[:4:4], 9, 0, ""), idle[10:]...), nil},
+		{scripts.PermitAcquire, "granted before", words(held), fence, []any{"PUBLISH", "c", 60_000, 0, 1, 0, "", 300_000, 1, idA}, nil},
+		{scripts.PermitAcquire, "granted before, with none left", words(held + "\n SET n 0"), fence, []any{"PUBLISH", "c", 60_000, 0, 1, 0, "", 300_000, 1, idA}, nil},
+		{scripts.PermitAcquire, "some have expired", words(over), fence, []any{"PUBLISH", "c", 60_000, 0, 9, 0, "", 30_000, 9, idC}, nil},
 		{scripts.PermitAcquire, "none set", nil, fence, take, nil},
 		{scripts.PermitAcquire, "none set, and declared", nil, declaring, declared, words("SET n 20")},
 		{scripts.PermitAcquire, "none set, and declared, when leases are left", words(over + "\n DEL n"), declaring, declared, words(over + "\n SET n 18")},

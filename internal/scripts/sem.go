@@ -11,13 +11,16 @@ var (
 
 	// SemDelete deletes semaphores of every kind.
 	SemDelete = declare("sem_delete")
+
+	// SemLeave takes a waiter out of the line of a CountingSemaphore or a Semaphore.
+	SemLeave = declare("sem_leave")
 )
 
 // The scripts of leased permits share Redisson's keys: the number of free permits under the semaphore's
 // name, and in {name}:timeout the ids of held permits, 16 bytes each, with the instants at which they expire.
 // Clients choose the ids, by which a script recognises a repeated call.
 var (
-	PermitAcquire = declare("permit_acquire", shares(share{script: PermitsAcquire, keys: 4, args: 9, replies: 5}))
+	PermitAcquire = declare("permit_acquire", shares(share{script: PermitsAcquire, keys: 4, args: 10, replies: 5}))
 	PermitRelease = declare("permit_release", shares(share{
 		script: PermitsRelease, keys: 2, args: 5, replies: 1, first: true,
 	}))

@@ -10,17 +10,23 @@ KEYS     1 permits (string: free permits)
          3 origin (string: "permits that were set, or nothing if they do not expire when idle, and the instant, ms, at
            which they were set"), with an idle expiry or after unconfirmed calls
 ARGV     1 sequence number   2 sequence number of the last confirmed call   3 expiry of the sequence key, ms
-         4 PUBLISH or SPUBLISH   5 channel   6 idle expiry, ms, or 0   7.. permits per request
+         4 PUBLISH or SPUBLISH   5 channel   6 idle expiry, ms, or 0   7 to wait in the line: see permit_acquire; else empty
+         8.. permits per request
 Returns  {requests served, 1 if the permits were ever set else 0, free permits, ms to the expiry of the semaphore or -1};
-         the expiry is set only if a request was not served
+         the expiry is set only if a request was not served; of a waiter also its place in the line and unheard: see take_place
 Errors   WRONGKIND the key holds no number, STALE a later call of the process has been executed
 ]]
 local permits, sequence_key, origin = KEYS[1], KEYS[2], KEYS[3]
 local seq, confirmed, sequence_key_ms = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
-local verb, channel, idle_ms = ARGV[4], ARGV[5], ARGV[6]
-local first_request = 7
+local verb, channel, idle_ms, in_line = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local first_request = 8
 
--- include: read_permits
+-- include: permit_line
+-- include: kept_permits
+-- include: wake_waiters
+-- include: read_with_kept
+-- include: check_permits
+-- include: usable_permits
 local is_set = stored and 1 or 0
 local last_call = redis.call('GET', sequence_key) or '0 0 0'
 local last, served, taken = string.match(last_call, '^(%d+) (%d+) (%d+)$')
@@ -31,8 +37,12 @@ end
 if last > seq then
   return redis.error_reply('STALE a later call has been executed')
 end
-if last == seq then
-  return {served, is_set, free, -1} -- this call was executed before, and its reply lost
+local requests = #ARGV - first_request + 1
+if last == seq then -- this call was executed before, and its reply lost
+  if waiter then -- as if it were first, so that it asks again when it listens
+    return {served, is_set, free, -1, served < requests and 1 or -1, served < requests and 1 or 0}
+  end
+  return {served, is_set, free, -1}
 end
 
 -- include: read_origin
@@ -50,7 +60,7 @@ end
 served, taken = 0, 0
 for i = first_request, #ARGV do
   local n = tonumber(ARGV[i])
-  if not stored or taken + n > free + given_back then
+  if not stored or taken + n > usable + given_back then
     break
   end
   served, taken = served + 1, taken + n
@@ -58,7 +68,7 @@ end
 
 free = free + given_back - taken
 local expires = -1
-if stored and served < #ARGV - first_request + 1 then
+if stored and served < requests then
   expires = redis.call('PTTL', permits)
   if total and idle_ms ~= '0' then
     expires = free >= total and tonumber(idle_ms) or -1
@@ -71,7 +81,24 @@ if taken ~= given_back or stored and idle_ms ~= '0' then
   write_free(free)
 end
 redis.call('SET', sequence_key, string.format('%.0f %d %.0f', seq, served, taken), 'PX', sequence_key_ms)
-if given_back > taken then
-  redis.pcall(verb, channel, string.format('%.0f', free)) -- a hint must not fail the call
+
+-- The rest are hints, which must not fail the call. The first request that waits is the one for which the waiter is in the line.
+local wanted_later, waited_ms, left_to_it, request = nil, nil, usable + given_back - taken, 0
+if waiter and stored and served < requests then
+  for ms in string.gmatch(waited, '[^,]+') do
+    request = request + 1
+    if request > served and ms ~= '-' then
+      wanted_later, waited_ms = tonumber(ARGV[first_request + request - 1]), ms
+      break
+    end
+  end
 end
-return {served, is_set, free, expires}
+-- include: take_place
+if stored and place ~= 1 and (given_back > taken or kept_for_it) then
+  wake_waiters(verb, channel, free)
+end
+local reply = {served, is_set, free, expires, nil}
+if waiter then
+  reply[5], reply[6] = place, unheard
+end
+return reply

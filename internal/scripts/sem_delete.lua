@@ -12,11 +12,13 @@ Errors   WRONGKIND the key holds no number
 local permits, record_key, needs = KEYS[1], KEYS[2], KEYS[#KEYS]
 local verb, channel, record_key_ms, is_fair = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
 
+-- include: permit_line
 local record = redis.call('GET', record_key)
 if record then
   return tonumber(record) -- this call was executed before, and its reply lost
 end
 -- include: read_permits
+-- include: check_permits
 local result = stored and 1 or 0
 
 local channels, is_told = {channel}, {}
@@ -41,5 +43,13 @@ for i = 3, #KEYS do
 end
 for _, one in ipairs(channels) do
   redis.pcall(verb, one, 0) -- a hint must not fail the call
+end
+if not is_fair then
+  local line, kept_key = line_keys(channel)
+  for _, waiter in ipairs(redis.pcall('ZRANGE', line, 0, -1)) do
+    redis.pcall(verb, channel .. ':' .. string.match(waiter, '^[^:]*'), '0 ' .. waiter)
+  end
+  redis.pcall('DEL', line)
+  redis.pcall('DEL', kept_key)
 end
 return result

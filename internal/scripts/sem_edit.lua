@@ -13,11 +13,15 @@ local permits, record_key, fair_permits, origin = KEYS[1], KEYS[2], KEYS[3], KEY
 local op, n = ARGV[1], tonumber(ARGV[2])
 local verb, channel, record_key_ms, idle_ms, origin_ms = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 
+-- include: permit_line
+-- include: kept_permits
+-- include: wake_waiters
 local record = redis.call('GET', record_key)
 if record then
   return tonumber(record) -- this call was executed before, and its reply lost
 end
 -- include: read_permits
+-- include: check_permits
 if not stored and op ~= 'drain' and redis.call('EXISTS', fair_permits) == 1 then
   return redis.error_reply('WRONGKIND the name is that of a fair semaphore')
 end
@@ -56,7 +60,6 @@ elseif op == 'add' and total and idle_ms == '0' then
 end
 redis.call('SET', record_key, string.format('%.0f', result), 'PX', record_key_ms)
 if op == 'add' or op == 'set' and result == 1 then
-  local free_now = op == 'add' and result or n
-  redis.pcall(verb, channel, string.format('%.0f', free_now)) -- a hint must not fail the call
+  wake_waiters(verb, channel, op == 'add' and result or n)
 end
 return result

@@ -14,8 +14,12 @@ Errors   WRONGKIND the key holds no number
 local permits, sequence_key, origin = KEYS[1], KEYS[2], KEYS[3]
 local sequence_key_ms, verb, channel, idle_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local first_release = 5
+-- include: permit_line
+-- include: kept_permits
+-- include: wake_waiters
 
 -- include: read_permits
+-- include: check_permits
 local last_call = redis.call('GET', sequence_key) or '0'
 local last = tonumber(string.match(last_call, '^%d+'))
 if not last then
@@ -56,6 +60,6 @@ if latest > last then
   redis.call('SET', sequence_key, call, 'PX', sequence_key_ms)
 end
 if added > 0 then
-  redis.pcall(verb, channel, string.format('%.0f', free + added)) -- a hint must not fail the call
+  wake_waiters(verb, channel, free + added)
 end
 return results

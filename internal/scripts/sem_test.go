@@ -61,7 +61,7 @@ func (s sem) free() string { return s.rdb.Get(s.t.Context(), s.name).Val() }
 func (s sem) put(n int) { s.rdb.Set(s.t.Context(), s.name, n, 0) }
 
 func (s sem) acquire(seq, confirmed int, wants ...int) []int64 {
-	args := []any{seq, confirmed, 60_000, "PUBLISH", scripts.SemChannel(s.name), 0}
+	args := []any{seq, confirmed, 60_000, "PUBLISH", scripts.SemChannel(s.name), 0, ""}
 	for _, n := range wants {
 		args = append(args, n)
 	}
@@ -111,7 +111,7 @@ func TestSemAcquire(t *testing.T) {
 		}
 		acquire := func(seq int) []int64 {
 			keys := []string{s.name, s.part("acquiring"), s.part("origin")}
-			return s.run(scripts.SemAcquire, keys, seq, 6, 60_000, "PUBLISH", "c", 0)[:3]
+			return s.run(scripts.SemAcquire, keys, seq, 6, 60_000, "PUBLISH", "c", 0, "")[:3]
 		}
 		set("1", 5)
 		require.Equal(t, []int64{1, 1, 1}, s.acquire(7, 6, 4))
@@ -139,7 +139,7 @@ func TestSemAcquire(t *testing.T) {
 		s := newSem(t)
 		s.put(5)
 		s.acquire(4, 3, 1)
-		err := scripts.SemAcquire.Run(t.Context(), s.rdb, []string{s.name, s.part("acquiring")}, 3, 2, 60_000, "PUBLISH", "c", 0, 1).Err()
+		err := scripts.SemAcquire.Run(t.Context(), s.rdb, []string{s.name, s.part("acquiring")}, 3, 2, 60_000, "PUBLISH", "c", 0, "", 1).Err()
 		require.True(t, redis.HasErrorPrefix(err, "STALE"), "%v", err)
 		require.Equal(t, "4", s.free())
 	})
@@ -196,7 +196,7 @@ func (s sem) permitKeys() []string {
 
 // take asks for permits by ids, each request as one word of ids.
 func (s sem) take(ttl int, requests ...string) []int64 {
-	args := []any{"PUBLISH", scripts.SemChannel(s.name), 60_000, 0, len(strings.Join(requests, "")) / 16, 0}
+	args := []any{"PUBLISH", scripts.SemChannel(s.name), 60_000, 0, len(strings.Join(requests, "")) / 16, 0, ""}
 	for _, ids := range requests {
 		args = append(args, ttl, len(ids)/16)
 		for id := ids; id != ""; id = id[16:] {

@@ -124,7 +124,7 @@ func TestRunShared_AnswersPermitsAsRunBatch(t *testing.T) {
 	keys := func(name string) []string { return []string{name, name + ":leases", name + ":fence", name + ":other"} }
 	var batch []scripts.Call
 	declare := func(name string, idle, declared int, ids ...string) {
-		args := []any{"PUBLISH", "c", 60_000, idle, len(ids), declared, 30_000, len(ids)}
+		args := []any{"PUBLISH", "c", 60_000, idle, len(ids), declared, "", 30_000, len(ids)}
 		for _, id := range ids {
 			args = append(args, id)
 		}

@@ -1,0 +1,16 @@
+-- The line of a semaphore has the processes that are woken one after the other (zset: waiter -> the instant, ms, at which the first of its
+-- requests came, and as thousandths the permits that it wants, at most 999). A waiter is the id of its client, a colon and a number, and
+-- hears of its turn on the channel of that client: the ms after which to ask, a blank, and the waiter.
+--
+-- A waiter that was woken leaves the line, and the permits that it wants are kept for it for 50 ms (string: per waiter until when, ms, how
+-- many, and the waiter). They stay in the number of free permits: what is kept is only not granted to callers that come later. So Redisson,
+-- versions without a line and the end of a process cannot lose or gain a permit by it.
+--
+-- Neither is a key of the calls, so that a release succeeds while its slot migrates: what Redis refuses here costs waiters the time until
+-- their next poll, and nothing else.
+
+-- line_keys returns the two keys.
+local function line_keys(channel)
+  local name = string.match(channel, ':(.*)$') or ''
+  return name .. ':waiting', name .. ':kept'
+end

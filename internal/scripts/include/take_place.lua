@@ -1,0 +1,44 @@
+-- Lets the waiter into the line if one of its requests has to wait, and out of it otherwise. place is 1, 2, or 3 for any behind them; 0 if
+-- Redis does not let it in; -1 if it does not have to be there. A waiter that comes again keeps its place, because it says how long it has
+-- waited. unheard is 1 if it is first: then it also listens on the channel of the semaphore, for releases of Redisson, which wake nobody in
+-- the line. A large request that is first and does not fit keeps others off what is left to it.
+local place, unheard = -1, 0
+if waiter then
+  if not line_now then
+    local time = redis.pcall('TIME')
+    line_now = (time[1] or 0) * 1000 + math.floor((time[2] or 0) / 1000)
+  end
+  local keeps, new = nil, nil
+  if wanted_later then
+    place = 0
+    local score = string.format('%.0f.%03d', line_now - waited_ms, math.min(wanted_later, 999))
+    local lasts = redis.pcall('PEXPIRE', line, alive_ms) -- first, so that no line stays for ever
+    new = type(lasts) == 'number' and redis.pcall('ZADD', line, score, waiter)
+    if type(new) == 'number' then
+      if lasts == 1 or redis.pcall('PEXPIRE', line, alive_ms) == 1 then
+        local first = redis.pcall('ZRANGE', line, 0, 1)
+        place = first[1] == waiter and 1 or first[2] == waiter and 2 or 3
+        unheard = place == 1 and 1 or 0
+        if place == 1 and left_to_it > 0 then
+          keeps = {line_now + alive_ms, math.min(wanted_later, left_to_it)}
+        end
+      end
+    end
+  else
+    new = 1 - (tonumber(redis.pcall('ZREM', line, waiter)) or 0)
+  end
+  if new == 0 and taken > 0 and place ~= 1 then -- nobody has woken it, and so nobody is the guard
+    local first = redis.pcall('ZRANGE', line, 0, 0)[1]
+    if first then
+      redis.pcall(verb, channel .. ':' .. string.match(first, '^[^:]*'), '60 ' .. first)
+    end
+  end
+  if kept_for_it or keeps then
+    kept = kept or {}
+    if kept_for_it and wanted_later and wanted_later <= kept_for_it[2] then
+      kept['*'] = {line_now + 1000, 0} -- another took it
+    end
+    kept[waiter] = keeps
+    write_kept(kept_key, kept, line_now)
+  end
+end

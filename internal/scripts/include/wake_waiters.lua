@@ -1,0 +1,63 @@
+-- wake_waiters announces free permits, and wakes as many waiters as they may serve. The next one is their guard: it asks 60 ms later
+-- unless it is woken until then, because one of them has not answered. Waiters whose clients do not hear are gone. If the first one
+-- wants more than is free, all of it is kept, and nobody behind it is woken.
+--
+-- A caller that has just come may take a permit before the waiter that was woken. That is faster while permits are held for moments, and
+-- ends when the first one has waited for 4 ms: from then on they are kept. Nothing is kept while others take what is kept, as Redisson's
+-- clients and versions without a line do: otherwise they would get more than their share.
+local function wake_waiters(verb, channel, free)
+  if free <= 0 then
+    return
+  end
+  redis.pcall(verb, channel, string.format('0%.0f', free)) -- '0': the line is woken too
+  local line, kept_key = line_keys(channel)
+  local first_place, waiting = 0, redis.pcall('ZRANGE', line, 0, 1, 'WITHSCORES')
+  if not waiting[1] then
+    return
+  end
+  local time, record = redis.pcall('TIME'), redis.pcall('GET', kept_key)
+  local now_ms = (time[1] or 0) * 1000 + math.floor((time[2] or 0) / 1000)
+  local kept, sum = read_kept(type(record) == 'string' and record or '', now_ms)
+  local left, woken, guarded, leave = free - sum, 0, false, {nil}
+  while waiting[1] and not guarded do
+    for i = 1, #waiting, 2 do
+      local waiter, score = waiting[i], tonumber(waiting[i + 1])
+      local available = left + (kept[waiter] and kept[waiter][2] or 0)
+      local wakes = available > 0 and woken < 100
+      if not wakes and woken == 0 then
+        guarded = true -- all is kept for waiters that were woken before, which have guards
+        break
+      end
+      local client = string.match(waiter, '^[^:]*')
+      local hears = redis.pcall(verb, channel .. ':' .. client, (wakes and '0 ' or '60 ') .. waiter)
+      if type(hears) ~= 'number' then -- nobody can be woken
+        guarded = true
+        break
+      end
+      if hears == 0 then
+        left, kept[waiter] = available, nil
+        leave[#leave + 1] = waiter
+      elseif wakes then
+        local count = math.min(available, math.max(1, math.floor(score % 1 * 1000 + 0.5)))
+        woken, left, kept[waiter] = woken + 1, available - count, nil
+        leave[#leave + 1] = waiter
+        if now_ms - score >= 4 and not kept['*'] then
+          kept[waiter] = {now_ms + 50, count}
+        end
+      else
+        guarded = true
+        break
+      end
+    end
+    first_place = first_place + #waiting / 2
+    waiting = guarded and {} or redis.pcall('ZRANGE', line, first_place, first_place + 99, 'WITHSCORES')
+  end
+  if #leave > 0 then
+    if record or next(kept) then
+      write_kept(kept_key, kept, now_ms)
+    end
+    for from = 1, #leave, 1000 do
+      redis.pcall('ZREM', line, unpack(leave, from, math.min(from + 999, #leave)))
+    end
+  end
+end

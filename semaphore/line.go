@@ -1,0 +1,100 @@
+package semaphore
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/line"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
+)
+
+// Processes that wait for permits of a Semaphore or a CountingSemaphore have a line in Redis; see package line. The
+// first request of a process that waits stands there for the process. A call that frees permits wakes as many
+// processes as it may serve. A large request that is first keeps others off the free permits.
+
+func (c *Client) newLines() *line.Lines[string] {
+	return line.New(line.Config[string]{
+		Channels: c.redis.Channels, Alive: fairLiveness(c.poll), Channel: scripts.SemChannel,
+		Lines: func(string) bool { return true },
+		Waiter: func(string) (waiter, name string) {
+			return c.owner + ":" + strconv.FormatUint(c.lastWaiter.Add(1), 10), c.owner
+		},
+		Leave: c.leaveLine,
+	})
+}
+
+// leaveLine takes a waiter out of the line. If that fails, a call that frees permits finds out that it is gone.
+func (c *Client) leaveLine(name, waiter string) {
+	c.gate.EnterInside()
+	c.redis.Sender.Go(context.Background(), calls.Request{
+		Key: name, Late: func(redisconn.Reply) { c.gate.Leave() },
+		Build: func() scripts.Call {
+			return scripts.SemLeave.Call([]string{name}, waiter, c.redis.Channels.Verb(), scripts.SemChannel(name))
+		},
+	})
+}
+
+// inLine returns the argument with which a batch asks from its place in the line: the waiter, the ms for which it
+// counts as alive, and how many ms each request has waited, or "-" if it does not wait. It returns "" if no request
+// waits, or the process cannot enter the line.
+func inLine[T any](
+	c *Client, lines *line.Lines[string], name string, batch []*waitqueue.Waiter[T], of func(*T) *acquisition,
+) string {
+	waits := false
+	for _, w := range batch {
+		waits = waits || w.Waits()
+	}
+	if !waits {
+		return ""
+	}
+	args := lines.Ask(name, 0)
+	if args == nil {
+		return ""
+	}
+	waiter, alive := args[0].(string), args[2].(int64)
+	var text strings.Builder
+	text.WriteString(waiter + " " + strconv.FormatInt(alive, 10))
+	for i, w := range batch {
+		text.WriteByte(" ,"[min(i, 1)])
+		if w.Waits() {
+			waited := c.monitor.clock.Since(of(&w.Value).began)
+			text.WriteString(strconv.FormatInt(max(waited, 0).Milliseconds(), 10))
+		} else {
+			text.WriteByte('-')
+		}
+	}
+	return text.String()
+}
+
+// place is what a script replies to a waiter about the line.
+type place struct {
+	asked   bool
+	place   int // -1 if it does not have to be in the line; else see line.Lines.Refused
+	unheard bool
+}
+
+// parsePlace reads the end of a reply, which is empty if the batch did not ask from the line.
+func parsePlace(v []int64) (p place, err error) {
+	if len(v) == 0 {
+		return p, nil
+	}
+	if v[0] < -1 || v[0] > 3 || v[1] != 0 && v[1] != 1 {
+		return p, scripts.Unexpected(v)
+	}
+	return place{asked: true, place: int(v[0]), unheard: v[1] == 1}, nil
+}
+
+// apply notes the place. The script has said when to ask again.
+func (p place) apply(lines *line.Lines[string], name string) {
+	switch {
+	case !p.asked:
+	case p.place < 0:
+		lines.Granted(name)
+	default:
+		lines.Refused(name, line.Refusal{Place: p.place, Unheard: p.unheard, Until: -1})
+	}
+}
