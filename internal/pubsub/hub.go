@@ -138,7 +138,7 @@ func (h *Hub) subscribe(channel string, receive func(message string), optional b
 	return s
 }
 
-// follow is subscribe, and calls receive with "" if the channel is subscribed already: no confirmation follows then, and
+// follow is subscribe, and calls receive with "" if the channel is subscribed already: no confirmation follows, and
 // a message that was published just before was not heard.
 func (h *Hub) follow(channel string, receive func(message string), optional bool, refused func()) *Subscription {
 	s := h.subscribe(channel, receive, optional, refused)
