@@ -110,7 +110,7 @@ func TestFleet_AGrantCostsTheSameHoweverManyWait(t *testing.T) {
 				stop()
 				running.Wait()
 				t.Logf("%.2f scripts a grant", cost)
-				require.Less(t, cost, 4.3)
+				require.Less(t, cost, 5.0)
 				require.GreaterOrEqual(t, cost, 1.9)
 			})
 		}
@@ -147,10 +147,13 @@ func TestFleet_ServesInOrderOfArrival(t *testing.T) {
 			awaitLine(t, rdb, name, i+1)
 		}
 		awaitWaited(t, rdb, name)
+		stalled := redistest.Stalls(t)
 		require.NoError(t, release(t.Context()))
 		wait(processes, s)
 		for i := range processes + 1 {
-			require.Equal(t, i, <-order)
+			if got := <-order; got != i {
+				require.Greater(t, stalled(), 10*time.Millisecond, "%d before %d: a waiter has 50 ms to take it", got, i)
+			}
 		}
 		waiting.Wait()
 		require.Empty(t, lineOf(t, rdb, name))
@@ -166,26 +169,25 @@ func TestFleet_AReleaseWakesAsManyAsItMayServe(t *testing.T) {
 		s.setPermits(t, 5)
 		release, err := s.acquire(t.Context(), 5)
 		require.NoError(t, err)
-		var got []chan releaseFunc
+		got := make(chan releaseFunc, 7) // which of them get it first depends on the machine: each has 50 ms to take it
 		for i := range 7 {
 			g, _ := startWaiting(t, k.newWoken(t, rdb, name), 1)
-			got = append(got, g)
+			go func() { got <- <-g }()
 			awaitLine(t, rdb, name, i+1)
 		}
 		awaitWaited(t, rdb, name)
 		require.NoError(t, release(t.Context()))
 		var releases []releaseFunc
-		for _, g := range got[:5] {
-			releases = append(releases, <-g)
+		for range 5 {
+			releases = append(releases, <-got)
 		}
-		require.Empty(t, got[5])
-		require.Empty(t, got[6])
+		require.Empty(t, got)
 		require.Zero(t, available(t, s))
 		for _, r := range releases {
 			require.NoError(t, r(t.Context()))
 		}
-		for _, g := range got[5:] {
-			require.NoError(t, (<-g)(t.Context()))
+		for range 2 {
+			require.NoError(t, (<-got)(t.Context()))
 		}
 		require.EqualValues(t, 5, available(t, s))
 	})
