@@ -306,7 +306,7 @@ func (j *taskJudge) work(e *execution) {
 	}
 	j.works = append(j.works, taskWork{e.at, e.link})
 	recorded := int64(0)
-	for r := s.args[14:]; len(r) > 0; r = r[4:] {
+	for r := s.args[17:]; len(r) > 0; r = r[4:] {
 		t, token := j.task(r[1]), number(r[2])
 		claimed := t.phase == delay.Claimed && t.token == token
 		switch {
@@ -323,7 +323,7 @@ func (j *taskJudge) work(e *execution) {
 		}
 	}
 	if n := number(s.reply[1]); n != recorded {
-		j.faultf(e.at, "an end names the token of its attempt", "%d of %v recorded, not %d", n, s.args[14:], recorded)
+		j.faultf(e.at, "an end names the token of its attempt", "%d of %v recorded, not %d", n, s.args[17:], recorded)
 	}
 	for id, t := range j.tasks {
 		if slices.Contains(over, t) && t.over(now) {
@@ -369,7 +369,7 @@ func (j *taskJudge) endOf(e *execution, t *taskState, r []string) {
 // claim replays the claims of a call.
 func (j *taskJudge) claim(e *execution) (claims []*taskClaim) {
 	s, now := e.task, e.clock
-	for r := s.reply[6:]; len(r) > 0; r = r[7:] {
+	for r := s.reply[7:]; len(r) > 0; r = r[7:] {
 		t, c := j.task(r[0]), claimOf(e, r)
 		begins := len(claims) < int(s.arg(11)) && t.losses < aloneFrom
 		text := fmt.Sprintf("task %s #%s, token %d", c.id, c.payload, c.token)
