@@ -335,8 +335,8 @@ func (j *taskJudge) work(e *execution) {
 	}
 	claims := j.claim(e)
 	stops := s.reply[3] == "1" || len(claims) > 0 && j.task(claims[len(claims)-1].id).losses >= aloneFrom
-	for id, t := range j.tasks {
-		if t.phase == delay.Pending && t.due <= now+claimedAhead && len(claims) < int(s.arg(3)) && !stops {
+	for id, t := range j.tasks { // what is due within claimedAhead, a process leaves to those before it in the list
+		if t.phase == delay.Pending && t.due <= now && len(claims) < int(s.arg(3)) && !stops {
 			j.faultf(e.at, "a call claims the tasks that are due", "%s is left", id)
 		}
 	}
@@ -415,7 +415,7 @@ func (j *taskJudge) workAgain(e *execution, last *taskRecord) {
 			want = append(want, fmt.Sprint(c.id, " ", c.token))
 		}
 	}
-	for r := e.task.reply[6:]; len(r) > 0; r = r[7:] {
+	for r := e.task.reply[7:]; len(r) > 0; r = r[7:] {
 		if c := claimOf(e, r); e.clock+number(r[2]) != j.task(c.id).due {
 			j.faultf(e.at, neverEarly, "a copy was told that %s is due in %s us", c.id, r[2])
 		}
