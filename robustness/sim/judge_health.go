@@ -118,8 +118,8 @@ func (w *world) waitsThrough(t trouble) bool {
 	return t.op.Action == Take && !isTasks(kind) && begun && w.begunBefore(t)
 }
 
-// begunBefore reports whether an operation had begun before the faults that it met, so long that Redis had answered, and
-// should go on. While a login is refused, it goes on for a lease.
+// begunBefore reports whether an operation had begun before the faults that it met, so long that Redis had answered. It
+// should go on then; while a login is refused, for a lease.
 func (w *world) begunBefore(t trouble) bool {
 	answered := t.called + int64(4*w.Most) // a connection and a call
 	return !slices.ContainsFunc(w.spans, func(s span) bool {
