@@ -93,7 +93,7 @@ func (c *Client) build(key queueKey, batch []*waitqueue.Waiter[*acquisition]) (c
 	}
 	head := batch[0].Value
 	head.request.handoffsWanted = int32(min(len(batch)-1, head.mutex.config.handoff.count)) // at most 10000
-	head.request.line = c.lines.Ask(key, head.took())
+	head.request.waiter, head.request.waited = c.lines.Ask(key), head.took()
 	if head.mutex.config.replicas.n > 0 {
 		return calls.Call{Send: head.askReplicated}, 0, true
 	}

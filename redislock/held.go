@@ -31,7 +31,7 @@ type held struct {
 
 // newHeld returns the hold of a request that Redis has granted. startLease must follow.
 func (c *Client) newHeld(r request, ambiguous bool) *held {
-	r.line = nil
+	r.waiter = ""
 	h := &held{identity: identity{request: r}, Hold: hold.Hold{Client: &c.holding, Ambiguous: ambiguous}}
 	h.lock.body = h
 	return h

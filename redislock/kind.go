@@ -53,8 +53,8 @@ type kind struct {
 	// its waiters has a queue.
 	channel func(name, id string) string
 
-	// lines means that the waiters of all processes have a line in Redis; see package line. A request with line
-	// arguments asks from its place: acquire appends them, and the script replies {0, pttl, place, unheard}.
+	// lines means that the waiters of all processes have a line in Redis; see package line. A request with a waiter
+	// asks from its place: acquire uses inLine, and the script replies {0, pttl, place, unheard}.
 	lines bool
 
 	// exclusive means that one Lock at a time holds the lock, and that the process decides which of its waiters
@@ -93,7 +93,8 @@ type request struct {
 	// the lock at once. A release before asks Redis, whose clock decides.
 	keepUntil time.Duration
 
-	line []any // the arguments of a waiter in the line, or none
+	waiter string        // as which it asks from its place in the line, or ""
+	waited time.Duration // so far
 
 	handoffsWanted int32 // the number of tokens that hand-overs may need
 	regains        bool  // it asks for a missing part of a Quorum's hold
@@ -159,7 +160,7 @@ var plain = &kind{
 		if least > 0 {
 			args = append(args, redisconn.Millis(least))
 		}
-		return scripts.LockAcquire.Call(keys, inLine(args, 5, r.line)...)
+		return scripts.LockAcquire.Call(keys, r.inLine(args, 5)...)
 	},
 	release: func(r *request) scripts.Call {
 		if r.keepUntil > 0 && r.client().clock.Now() < r.keepUntil {
@@ -177,16 +178,17 @@ var plain = &kind{
 	lines:     true,
 }
 
-// inLine appends the arguments of a waiter in the line behind the first n arguments, of which those that are missing
-// are empty.
-func inLine(args []any, n int, line []any) []any {
-	if line == nil {
+// inLine appends the arguments with which a waiter asks from its place in the line behind the first n arguments, of
+// which those that are missing are empty.
+func (r *request) inLine(args []any, n int) []any {
+	if r.waiter == "" {
 		return args
 	}
 	for len(args) < n {
 		args = append(args, "")
 	}
-	return append(args, line...)
+	alive, channel := redisconn.Millis(r.client().fairAlive()), r.kind().channel(r.name(), r.id)
+	return append(args, r.waiter, r.waited.Milliseconds(), alive, r.verb(), channel)
 }
 
 // returningTokens returns a release that gives back reserved tokens that were not used. Only such a release has

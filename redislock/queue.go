@@ -56,21 +56,29 @@ func (m *Mutex) queueKey(r *request) queueKey {
 
 func (c *Client) newLines() *line.Lines[queueKey] {
 	return line.New(line.Config[queueKey]{
-		Channels: c.redis.Channels, Alive: c.fairAlive(), Channel: queueKey.channel,
+		Channels: c.redis.Channels, Channel: queueKey.channel,
 		Lines:  func(key queueKey) bool { return key.kind.lines },
-		Waiter: c.newWaiter, Leave: c.leaveLine,
+		Waiter: c.newWaiter, Part: c.hearsAs, Leave: c.leaveLine,
 	})
 }
 
 // readers is the waiter that stands for all readers of a lock.
 const readers = "r"
 
-// newWaiter returns the waiter of a queue, and the name under which it hears of its turn.
-func (c *Client) newWaiter(key queueKey) (waiter, name string) {
+// newWaiter returns the waiter of a queue.
+func (c *Client) newWaiter(key queueKey) string {
 	if key.kind == reading {
-		return readers, readers
+		return readers
 	}
-	return c.ids.next(), c.ids.client
+	return c.ids.next()
+}
+
+// hearsAs returns the name under which the waiter of a queue hears of its turn.
+func (c *Client) hearsAs(key queueKey) string {
+	if key.kind == reading {
+		return readers
+	}
+	return c.ids.client
 }
 
 // yieldFor is how long a Client leaves a lock that it has released to waiters which are not in the line.

@@ -18,7 +18,7 @@ var reading = &kind{
 	is:   KindRead,
 	acquire: func(r *request) scripts.Call {
 		keys := []string{r.name(), scripts.ReadTimeout(r.name(), r.id)}
-		return scripts.ReadAcquire.Call(keys, inLine([]any{r.id, r.mutex.config.millis}, 2, r.line)...)
+		return scripts.ReadAcquire.Call(keys, r.inLine([]any{r.id, r.mutex.config.millis}, 2)...)
 	},
 	release: func(r *request) scripts.Call {
 		keys := []string{r.name(), scripts.ReadTimeout(r.name(), r.id)}
@@ -45,7 +45,7 @@ var writing = &kind{
 		if r.fenced() {
 			keys, args = append(keys, scripts.LockFence(r.name())), append(args, r.fenceMillis(), r.handoffsWanted)
 		}
-		return scripts.WriteAcquire.Call(keys, inLine(args, 4, r.line)...)
+		return scripts.WriteAcquire.Call(keys, r.inLine(args, 4)...)
 	},
 	release: func(r *request) scripts.Call {
 		return r.returningTokens(scripts.WriteRelease, scripts.RWChannel(r.name()))

@@ -18,12 +18,11 @@ import (
 
 func (c *Client) newLines() *line.Lines[string] {
 	return line.New(line.Config[string]{
-		Channels: c.redis.Channels, Alive: fairLiveness(c.poll), Channel: scripts.SemChannel,
-		Lines: func(string) bool { return true },
-		Waiter: func(string) (waiter, name string) {
-			return c.owner + ":" + strconv.FormatUint(c.lastWaiter.Add(1), 10), c.owner
-		},
-		Leave: c.leaveLine,
+		Channels: c.redis.Channels, Channel: scripts.SemChannel,
+		Lines:  func(string) bool { return true },
+		Waiter: func(string) string { return c.owner + ":" + strconv.FormatUint(c.lastWaiter.Add(1), 10) },
+		Part:   func(string) string { return c.owner },
+		Leave:  c.leaveLine,
 	})
 }
 
@@ -51,13 +50,12 @@ func inLine[T any](
 	if !waits {
 		return ""
 	}
-	args := lines.Ask(name, 0)
-	if args == nil {
+	waiter := lines.Ask(name)
+	if waiter == "" {
 		return ""
 	}
-	waiter, alive := args[0].(string), args[2].(int64)
 	var text strings.Builder
-	text.WriteString(waiter + " " + strconv.FormatInt(alive, 10))
+	text.WriteString(waiter + " " + strconv.FormatInt(redisconn.Millis(fairLiveness(c.poll)), 10))
 	for i, w := range batch {
 		text.WriteByte(" ,"[min(i, 1)])
 		if w.Waits() {
@@ -73,7 +71,7 @@ func inLine[T any](
 // place is what a script replies to a waiter about the line.
 type place struct {
 	asked   bool
-	place   int // -1 if it does not have to be in the line; else see line.Lines.Refused
+	place   int // -1 if it does not have to be in the line; else as in line.Refusal
 	unheard bool
 }
 

@@ -29,13 +29,13 @@ func ofLine(message string) bool { return len(message) > 1 && message[0] == '0' 
 // Config configures Lines.
 type Config[K comparable] struct {
 	Channels *pubsub.Channels
-	Alive    time.Duration      // how long a waiter that does not ask stays in the line; well above the poll
 	Channel  func(key K) string // of the name
 	Lines    func(key K) bool   // the waiters of the key have a line
 
-	// Waiter returns the waiter that stands for a queue in the line, and the last part of the channel on which it is
-	// woken. A waiter that is not equal to that part begins with it and a colon.
-	Waiter func(key K) (waiter, part string)
+	// Waiter returns a new waiter, which stands for a queue in the line. It is woken on the channel of the name, with a
+	// colon and Part behind it. It is equal to Part, or begins with Part and a colon.
+	Waiter func(key K) string
+	Part   func(key K) string
 
 	// Leave takes a waiter out of the line, and wakes the next one if it had been woken.
 	Leave func(key K, waiter string)
@@ -72,13 +72,12 @@ type place struct {
 
 // Listens implements the function of waitqueue.Config.
 func (l *Lines[K]) Listens(key K) bool {
-	c := l.cfg.Channels
-	if !l.cfg.Lines(key) || c.Idle() {
-		return false
-	}
-	_, part := l.cfg.Waiter(key)
-	return c.Subscribed(l.cfg.Channel(key) + ":" + part)
+	channels := l.cfg.Channels
+	return l.cfg.Lines(key) && !channels.Idle() && channels.Subscribed(l.channel(key))
 }
+
+// channel returns the channel on which the waiter of a queue is woken.
+func (l *Lines[K]) channel(key K) string { return l.cfg.Channel(key) + ":" + l.cfg.Part(key) }
 
 // Listen implements the function of waitqueue.Config. It may have to ask a cluster for its kind of channels.
 func (l *Lines[K]) Listen(key K, wake func(in time.Duration)) (stop func()) {
@@ -86,13 +85,12 @@ func (l *Lines[K]) Listen(key K, wake func(in time.Duration)) (stop func()) {
 	if channels.Decide(); !l.cfg.Lines(key) || !channels.Counted() {
 		return channels.Subscribe(channel, func(string) { wake(0) }, false)
 	}
-	waiter, part := l.cfg.Waiter(key)
-	p := &place{waiter: waiter, wake: wake}
+	p := &place{waiter: l.cfg.Waiter(key), wake: wake}
 	p.listen = func(brief bool) func() { return channels.Subscribe(channel, p.heard, brief) }
 	l.mu.Lock()
 	l.places[key] = p
 	l.mu.Unlock()
-	end := channels.Receive(channel+":"+part, p.received, func() { p.follow(false) })
+	end := channels.Receive(l.channel(key), p.received, func() { p.follow(false) })
 	return func() {
 		end()
 		l.mu.Lock()
@@ -101,7 +99,7 @@ func (l *Lines[K]) Listen(key K, wake func(in time.Duration)) (stop func()) {
 		}
 		l.mu.Unlock()
 		if p.leave() {
-			l.cfg.Leave(key, waiter)
+			l.cfg.Leave(key, p.waiter)
 		}
 	}
 }
@@ -173,24 +171,20 @@ func (l *Lines[K]) placeOf(key K) *place {
 	return l.places[key]
 }
 
-// Ask returns the arguments with which the head of a queue asks, so that it enters the line if it is refused: waiter,
-// how long it has waited and how long it counts as alive, both in ms, the command that publishes, and the channel. It
-// returns none if the waiter cannot enter yet.
-func (l *Lines[K]) Ask(key K, waited time.Duration) (args []any) {
+// Ask returns the waiter as which the head of a queue asks, so that it enters the line if it is refused, or "" if it
+// cannot enter yet.
+func (l *Lines[K]) Ask(key K) (waiter string) {
 	p := l.placeOf(key)
 	if p == nil {
-		return nil
+		return ""
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.confirmed {
-		return nil
+		return ""
 	}
 	p.entered = true // also if the reply is lost
-	channels := l.cfg.Channels
-	return []any{
-		p.waiter, waited.Milliseconds(), redisconn.Millis(l.cfg.Alive), channels.Verb(), l.cfg.Channel(key),
-	}
+	return p.waiter
 }
 
 // Granted notes that the head of a queue was granted what it had asked for. So it is not in the line.
