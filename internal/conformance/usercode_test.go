@@ -650,7 +650,7 @@ func lockFuncs(u *userCode) {
 	require.NoError(u, err)
 	got := make(chan *redislock.Lock, 1)
 	back := func(l *redislock.Lock, _ error) {
-		got <- l
+		defer func() { got <- l }() // it has been counted
 		u.fail()
 	}
 	m, all := c.Mutex(u.name), c.MultiMutex([]string{u.name, u.name + ":2"})
@@ -683,7 +683,7 @@ func acquireFuncs(u *userCode) {
 		var release releaseFunc
 		back := func(r releaseFunc, err error) {
 			release = r
-			got <- err
+			defer func() { got <- err }() // it has been counted
 			u.fail()
 		}
 		s.start(u.Context(), 1, back)
@@ -710,7 +710,7 @@ func waitFuncs(u *userCode) {
 	shadow := c.Limiter("s", ratelimit.PerHour(1), ratelimit.WithShadow())
 	got := make(chan error, 1)
 	back := func(err error) {
-		got <- err
+		defer func() { got <- err }() // it has been counted
 		u.fail()
 	}
 	k.WaitFunc(u.Context(), u.name, 1, back)
