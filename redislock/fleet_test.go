@@ -19,20 +19,6 @@ import (
 
 // This file has the tests of many processes, here Clients, on one name.
 
-// lineOf returns the waiters in the line of a name, the first one first.
-func lineOf(t testing.TB, rdb *redis.Client, name string) []string {
-	t.Helper()
-	line, err := rdb.ZRange(t.Context(), scripts.SuffixName(name, "waiting"), 0, -1).Result()
-	require.NoError(t, err)
-	return line
-}
-
-// awaitLine waits until n waiters are in the line of a name.
-func awaitLine(t testing.TB, rdb *redis.Client, name string, n int) {
-	t.Helper()
-	poll(t, func() bool { return len(lineOf(t, rdb, name)) == n })
-}
-
 func scriptsRun(t testing.TB, rdb *redis.Client) int {
 	t.Helper()
 	return serverCalls(t, rdb, "evalsha") + serverCalls(t, rdb, "eval")
@@ -108,7 +94,7 @@ func TestFleet_ServesInOrderOfArrival(t *testing.T) {
 				wait(i, newMutex(newClient(t, rdb, onlyWoken()), kind, name))
 				awaitLine(t, rdb, name, i+1)
 			}
-			awaitWaited(t, rdb, name, 4*time.Millisecond)
+			awaitWaited(t, rdb, name)
 			stalled := stalls(t)
 			mustUnlock(t, first)
 			wait(processes, newMutex(c, kind, name))
@@ -126,20 +112,10 @@ func TestFleet_ServesInOrderOfArrival(t *testing.T) {
 	}
 }
 
-// awaitWaited waits until the last in the line has waited for d.
-func awaitWaited(t testing.TB, rdb *redis.Client, name string, d time.Duration) {
-	t.Helper()
-	poll(t, func() bool {
-		last, err := rdb.ZRevRangeWithScores(t.Context(), scripts.SuffixName(name, "waiting"), 0, 0).Result()
-		require.NoError(t, err)
-		return len(last) == 1 && rdb.Time(t.Context()).Val().UnixMilli() >= int64(last[0].Score)+d.Milliseconds()
-	})
-}
-
 // ghost enters the line of a name as a process that does not answer. If it hears, its connection is alive.
 func ghost(t testing.TB, rdb *redis.Client, name string, hears bool) {
 	t.Helper()
-	line := scripts.SuffixName(name, "waiting")
+	line := redistest.LineKey(name)
 	require.NoError(t, rdb.ZAdd(t.Context(), line, redis.Z{Score: 1, Member: "ghost:1"}).Err())
 	require.NoError(t, rdb.PExpire(t.Context(), line, patience).Err())
 	if hears {
@@ -206,10 +182,10 @@ func TestFleet_ALineThatIsLostCostsAPoll(t *testing.T) {
 	})
 	awaitLine(t, rdb, name, 1)
 	for range 3 { // it enters again with its poll
-		require.NoError(t, rdb.Del(t.Context(), scripts.SuffixName(name, "waiting")).Err())
+		require.NoError(t, rdb.Del(t.Context(), redistest.LineKey(name)).Err())
 		awaitLine(t, rdb, name, 1)
 	}
-	require.NoError(t, rdb.Del(t.Context(), scripts.SuffixName(name, "waiting")).Err())
+	require.NoError(t, rdb.Del(t.Context(), redistest.LineKey(name)).Err())
 	mustUnlock(t, first)
 	mustUnlock(t, waiting.await(t))
 }

@@ -28,6 +28,9 @@ var (
 	poll        = redistest.Poll
 	skipIfShort = redistest.SkipIfShort
 	stalls      = redistest.Stalls
+	lineOf      = redistest.LineOf
+	awaitLine   = redistest.AwaitLine
+	awaitWaited = redistest.AwaitWaited
 )
 
 // newClient returns a lock client that is closed with the test.

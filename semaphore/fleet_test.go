@@ -32,30 +32,6 @@ func forEachLineKind(t *testing.T, f func(t *testing.T, k kind)) {
 	}
 }
 
-// lineOf returns the waiters in the line of a semaphore, the first one first.
-func lineOf(t testing.TB, rdb redis.UniversalClient, name string) []string {
-	t.Helper()
-	line, err := rdb.ZRange(t.Context(), scripts.SuffixName(name, "waiting"), 0, -1).Result()
-	require.NoError(t, err)
-	return line
-}
-
-// awaitLine waits until n waiters are in the line of a semaphore.
-func awaitLine(t testing.TB, rdb redis.UniversalClient, name string, n int) {
-	t.Helper()
-	poll(t, func() bool { return len(lineOf(t, rdb, name)) == n })
-}
-
-// awaitWaited waits until all in the line have waited for longer than releases let others overtake them.
-func awaitWaited(t testing.TB, rdb redis.UniversalClient, name string) {
-	t.Helper()
-	poll(t, func() bool {
-		last, err := rdb.ZRevRangeWithScores(t.Context(), scripts.SuffixName(name, "waiting"), 0, 0).Result()
-		require.NoError(t, err)
-		return len(last) == 1 && rdb.Time(t.Context()).Val().UnixMilli() >= int64(last[0].Score)+5
-	})
-}
-
 // newWoken returns a semaphore of a new Client whose waiters ask only when they are woken.
 func (k kind) newWoken(t testing.TB, rdb redis.UniversalClient, name string) anySemaphore {
 	t.Helper()
@@ -228,7 +204,7 @@ func TestFleet_PermitsAreKeptForAMoment(t *testing.T) {
 // ghost enters the line as a process that does not answer. If it hears, its connection is alive.
 func ghost(t testing.TB, rdb *redis.Client, name string, n int, hears bool) {
 	t.Helper()
-	line, score := scripts.SuffixName(name, "waiting"), fmt.Sprintf("1.%03d", n)
+	line, score := redistest.LineKey(name), fmt.Sprintf("1.%03d", n)
 	require.NoError(t, rdb.Do(t.Context(), "zadd", line, score, "ghost:1").Err())
 	require.NoError(t, rdb.PExpire(t.Context(), line, testTimeout).Err())
 	if hears {
@@ -371,7 +347,7 @@ func TestFleet_ALineThatIsLostCostsAPoll(t *testing.T) {
 		release, err := s.acquire(t.Context(), 1)
 		require.NoError(t, err)
 		got, _ := startWaiting(t, k.newAny(newClient(t, rdb, semaphore.WithPoll(100*time.Millisecond)), name), 1)
-		line := scripts.SuffixName(name, "waiting")
+		line := redistest.LineKey(name)
 		for range 3 { // it enters again with its poll
 			awaitLine(t, rdb, name, 1)
 			require.NoError(t, rdb.Del(t.Context(), line).Err())

@@ -32,9 +32,12 @@ const (
 
 // Short names of helpers of all packages.
 var (
-	newWheel = redistest.Wheel
-	within   = redistest.Within
-	poll     = redistest.Poll
+	newWheel    = redistest.Wheel
+	within      = redistest.Within
+	poll        = redistest.Poll
+	lineOf      = redistest.LineOf
+	awaitLine   = redistest.AwaitLine
+	awaitWaited = redistest.AwaitWaited
 )
 
 // newClient returns a client that is closed with the test.
