@@ -314,6 +314,8 @@ func TestFleet_ALargeRequestBlocksSmallOnes(t *testing.T) {
 		}
 		large, _ := startWaiting(t, k.newWoken(t, rdb, name), 3)
 		awaitLine(t, rdb, name, 1)
+		// A waiter that comes again says how long it has waited: its place is as exact as its messages are fast.
+		redistest.AwaitWaitedFor(t, rdb, name, 200*time.Millisecond)
 		small, _ := startWaiting(t, k.newWoken(t, rdb, name), 1)
 		awaitLine(t, rdb, name, 2)
 		awaitWaited(t, rdb, name)

@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -27,9 +28,15 @@ func AwaitLine(tb testing.TB, rdb redis.UniversalClient, name string, n int) {
 // AwaitWaited waits until all in the line of a name have waited for longer than releases let others overtake them.
 func AwaitWaited(tb testing.TB, rdb redis.UniversalClient, name string) {
 	tb.Helper()
+	AwaitWaitedFor(tb, rdb, name, 5*time.Millisecond)
+}
+
+// AwaitWaitedFor waits until all in the line of a name have waited for d.
+func AwaitWaitedFor(tb testing.TB, rdb redis.UniversalClient, name string, d time.Duration) {
+	tb.Helper()
 	Poll(tb, func() bool {
 		last, err := rdb.ZRevRangeWithScores(tb.Context(), LineKey(name), 0, 0).Result()
 		require.NoError(tb, err)
-		return len(last) == 1 && rdb.Time(tb.Context()).Val().UnixMilli() >= int64(last[0].Score)+5
+		return len(last) == 1 && rdb.Time(tb.Context()).Val().UnixMilli() >= int64(last[0].Score)+d.Milliseconds()
 	})
 }
