@@ -137,14 +137,14 @@ func (l *library) holdings(t *testing.T) []holding {
 	redistest.CloseWith(t, delays.Close)
 	rw := l.locks.RWMutex("name")
 	return []holding{
-		{"`Mutex`", lock(l.locks.Mutex("name"), 1)},
+		{"`Mutex`", lock(l.locks.Mutex("name"), 2)},
 		{"`FairMutex`", lock(l.locks.FairMutex("name"), 4)},
 		{"`RWMutex`", func() func() {
 			held, err := rw.RLock(ctx)
 			require.NoError(t, err)
 			return func() { require.NoError(t, held.Unlock(ctx)) }
 		}},
-		{"`WithFencing`", lock(l.locks.Mutex("name", redislock.WithFencing()), 2)},
+		{"`WithFencing`", lock(l.locks.Mutex("name", redislock.WithFencing()), 3)},
 		{"`Limiter`, GCRA", limiter()},
 		{"`Limiter`, fixed window", limiter(ratelimit.WithAlgorithm(ratelimit.FixedWindow))},
 		{"`Limiter`, sliding window", limiter(ratelimit.WithAlgorithm(ratelimit.SlidingWindow))},
@@ -152,7 +152,7 @@ func (l *library) holdings(t *testing.T) []holding {
 		{"`StoredLimiter`, scope `PerClient`", stored(ratelimit.PerClient)},
 		{"`StoredLimiter` with a keep-alive", stored(ratelimit.Overall, ratelimit.WithKeepAlive(2*time.Hour))},
 		{"`CountingSemaphore`", counting(l.semaphores)},
-		{"`Semaphore`", grants(l.semaphores.Semaphore("name"), 4)},
+		{"`Semaphore`", grants(l.semaphores.Semaphore("name"), 5)},
 		{"`FairSemaphore`", grants(l.semaphores.FairSemaphore("name"), 7)},
 		{"`Queue`", func() func() {
 			queue := delays.Queue("name", delay.WithRetry(1, delay.Backoff(time.Second, time.Second)))
@@ -180,7 +180,7 @@ func (l *library) holdings(t *testing.T) []holding {
 			}
 		}},
 		{"`CountingSemaphore`, idle expiry", counting(idle)},
-		{"`Semaphore`, idle expiry", grants(idle.Semaphore("name"), 4)},
+		{"`Semaphore`, idle expiry", grants(idle.Semaphore("name"), 5)},
 		{"`FairSemaphore`, idle expiry", grants(idle.FairSemaphore("name"), 7)},
 	}
 }
