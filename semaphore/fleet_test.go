@@ -180,11 +180,11 @@ func TestFleet_PermitsAreKeptForAMoment(t *testing.T) {
 		require.NoError(t, err)
 		now := rdb.Time(t.Context()).Val().UnixMilli()
 		kept := scripts.SuffixName(name, "kept")
-		require.NoError(t, rdb.Set(t.Context(), kept, fmt.Sprintf("%d 1 ghost:1", now+3_600_000), time.Hour).Err())
+		require.NoError(t, rdb.Set(t.Context(), kept, fmt.Sprintf("%d 1 1 ghost:1", now+3_600_000), time.Hour).Err())
 		_, err = s.tryAcquire(t.Context(), 1)
 		require.ErrorIs(t, err, semaphore.ErrNoPermits, "the free one is kept")
 		require.EqualValues(t, 1, available(t, s))
-		require.NoError(t, rdb.Set(t.Context(), kept, fmt.Sprintf("%d 1 ghost:1", now-1), time.Hour).Err())
+		require.NoError(t, rdb.Set(t.Context(), kept, fmt.Sprintf("%d 1 1 ghost:1", now-1), time.Hour).Err())
 		other, err := s.tryAcquire(t.Context(), 1)
 		require.NoError(t, err, "no longer")
 		require.NoError(t, errors.Join(release(t.Context()), other(t.Context())))
@@ -324,7 +324,7 @@ func TestFleet_ALargeRequestBlocksSmallOnes(t *testing.T) {
 			poll(t, func() bool { // the first has asked, and is first again
 				line := lineOf(t, rdb, name)
 				kept := rdb.Get(t.Context(), scripts.SuffixName(name, "kept")).Val()
-				return len(line) == 2 && strings.Contains(kept, fmt.Sprintf(" %d %s", i+1, line[0])) &&
+				return len(line) == 2 && strings.Contains(kept, fmt.Sprintf(" %d 3 %s", i+1, line[0])) &&
 					rdb.PTTL(t.Context(), scripts.SuffixName(name, "kept")).Val() > time.Second
 			})
 			_, err := s.tryAcquire(t.Context(), 1)
@@ -337,6 +337,42 @@ func TestFleet_ALargeRequestBlocksSmallOnes(t *testing.T) {
 		require.NoError(t, all(t.Context()))
 		require.NoError(t, (<-small)(t.Context()))
 		require.EqualValues(t, 3, available(t, s))
+	})
+}
+
+// A process that has died first in the line, and was to get more than was free, keeps nothing from others.
+func TestFleet_WhatIsKeptForTheDeadIsFreeForTheNext(t *testing.T) {
+	forEachLineKind(t, func(t *testing.T, k kind) {
+		rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
+		s := k.newWoken(t, rdb, name)
+		s.setPermits(t, 3)
+		large, err := s.acquire(t.Context(), 2)
+		require.NoError(t, err)
+		ghost(t, rdb, name, 3, false)
+		now := rdb.Time(t.Context()).Val().UnixMilli()
+		kept := fmt.Sprintf("%d 1 3 ghost:1", now+3_600_000)
+		require.NoError(t, rdb.Set(t.Context(), scripts.SuffixName(name, "kept"), kept, time.Hour).Err())
+		release, err := k.newWoken(t, rdb, name).acquire(within(t, testTimeout), 1)
+		require.NoError(t, err)
+		require.NoError(t, release(t.Context()))
+		require.NoError(t, large(t.Context()))
+		require.Empty(t, lineOf(t, rdb, name))
+	})
+}
+
+// A process that was woken as the only one, and has died, keeps nothing for longer than a moment from who comes then.
+func TestFleet_WhatWasKeptIsTakenByWhoComesThen(t *testing.T) {
+	forEachLineKind(t, func(t *testing.T, k kind) {
+		rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
+		s := k.newWoken(t, rdb, name)
+		s.setPermits(t, 1)
+		release, err := s.acquire(t.Context(), 1)
+		require.NoError(t, err)
+		ghost(t, rdb, name, 1, true)
+		require.NoError(t, release(t.Context()))
+		release, err = k.newWoken(t, rdb, name).acquire(within(t, testTimeout), 1)
+		require.NoError(t, err)
+		require.NoError(t, release(t.Context()))
 	})
 }
 

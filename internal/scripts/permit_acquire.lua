@@ -15,7 +15,8 @@ ARGV     1 PUBLISH or SPUBLISH   2 channel   3 expiry of the fence, ms, which be
 Returns  {1 if the permits are set or declared else 0, free, held, ms to the next end of a lease or of the semaphore, or -1,
          then per request its token or 0, and of a waiter its place in the line and unheard: see take_place}; the next end is set only if
          a request was not granted, and for those in the line only of what they are to ask for: the first one, and 60 ms later the second,
-         ask when a lease ends, all when the semaphore does; free and held are set also if the number of permits is declared
+         ask when a lease ends, or nothing is kept for another any more, all when the semaphore does; free and held are set also if the
+         number of permits is declared
 Errors   WRONGKIND the key, or the fence, holds no number, or the name is that of the other kind
 ]]
 local permits, leases, fence, other_permits = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -32,16 +33,16 @@ local declared, in_line, first_request = tonumber(ARGV[6]), ARGV[7], 8
 -- include: usable_permits
 -- include: tokens
 
--- If all requests fit into the usable permits, the leases are not read: expired permits stay until they are needed, and ZADD
--- finds the ids that an earlier execution with a lost reply has granted.
-local read_leases, expired = not stored or wanted > usable, 0
+-- If all requests fit, the leases are not read: expired permits stay until they are needed, and ZADD finds the ids that an earlier
+-- execution with a lost reply has granted.
+local read_leases, expired = not stored or wanted > beyond, 0
 if read_leases then
   expired = redis.call('ZCOUNT', leases, '-inf', now)
 end
 if expired > 0 then
   redis.call('ZREMRANGEBYSCORE', leases, 1, 0) -- changes nothing, and proves that they can be removed
   if stored then
-    free, usable = free + expired, usable + expired
+    free, usable, beyond = free + expired, usable + expired, beyond + expired
   end
 end
 
@@ -54,7 +55,7 @@ while ARGV[i] do
   local lease, n, first = ARGV[i], tonumber(ARGV[i + 1]), i + 2
   local granted = read_leases and tonumber(redis.call('ZSCORE', leases, ARGV[first]) or 0) > now
   if not granted then
-    refuse_rest = refuse_rest or taken + n > usable
+    refuse_rest = refuse_rest or not fits(n, taken)
     if not refuse_rest then
       granted, taken = true, taken + n
     end
@@ -79,7 +80,7 @@ if grants < requests or declared > 0 then
 end
 if grants < requests then
   local after_now = redis.call('ZRANGEBYSCORE', leases, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-  local next_end = tonumber(after_now[2] or forever)
+  local next_end = math.min(tonumber(after_now[2] or forever), kept_until or forever)
   for j = 1, #new_leases, 2 do
     next_end = math.min(next_end, new_leases[j])
   end
@@ -142,12 +143,11 @@ end
 
 -- The rest are hints, which must not fail the call. The first request that waits, and does not want more than there are, is the one
 -- for which the waiter is in the line.
-local wanted_later, waited_ms, left_to_it, request = nil, nil, usable - taken, 0
+local wanted_later, waited_ms, left_to_it = nil, nil, usable - taken
 if waiter and stored and grants < requests then
-  for ms in string.gmatch(waited, '[^,]+') do
-    request = request + 1
-    if reply[4 + request] == 0 and ms ~= '-' and counts[request] <= reply[2] + reply[3] then
-      wanted_later, waited_ms = counts[request], ms
+  for request = 1, requests do
+    if reply[4 + request] == 0 and waited[request] and counts[request] <= reply[2] + reply[3] then
+      wanted_later, waited_ms = counts[request], waited[request]
       break
     end
   end
@@ -164,7 +164,7 @@ end
 if waiter then
   reply[5 + requests], reply[6 + requests] = place, unheard
 end
-if stored and place ~= 1 and (expired > 0 or kept_for_it) then
+if stored and place ~= 1 and (expired > 0 or others_next) then
   wake_waiters(verb, channel, free - taken)
 end
 return reply

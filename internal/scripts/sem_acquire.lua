@@ -12,8 +12,9 @@ KEYS     1 permits (string: free permits)
 ARGV     1 sequence number   2 sequence number of the last confirmed call   3 expiry of the sequence key, ms
          4 PUBLISH or SPUBLISH   5 channel   6 idle expiry, ms, or 0   7 to wait in the line: see permit_acquire; else empty
          8.. permits per request
-Returns  {requests served, 1 if the permits were ever set else 0, free permits, ms to the expiry of the semaphore or -1};
-         the expiry is set only if a request was not served; of a waiter also its place in the line and unheard: see take_place
+Returns  {requests served, 1 if the permits were ever set else 0, free permits, ms to the expiry of the semaphore, or until nothing is kept
+         for another any more, or -1}; the last is set only if a request was not served; of a waiter also its place in the line and
+         unheard: see take_place
 Errors   WRONGKIND the key holds no number, STALE a later call of the process has been executed
 ]]
 local permits, sequence_key, origin = KEYS[1], KEYS[2], KEYS[3]
@@ -60,7 +61,7 @@ end
 served, taken = 0, 0
 for i = first_request, #ARGV do
   local n = tonumber(ARGV[i])
-  if not stored or taken + n > usable + given_back then
+  if not stored or not fits(n, taken - given_back) then
     break
   end
   served, taken = served + 1, taken + n
@@ -83,19 +84,22 @@ end
 redis.call('SET', sequence_key, string.format('%.0f %d %.0f', seq, served, taken), 'PX', sequence_key_ms)
 
 -- The rest are hints, which must not fail the call. The first request that waits is the one for which the waiter is in the line.
-local wanted_later, waited_ms, left_to_it, request = nil, nil, usable + given_back - taken, 0
+local wanted_later, waited_ms, left_to_it = nil, nil, usable + given_back - taken
 if waiter and stored and served < requests then
-  for ms in string.gmatch(waited, '[^,]+') do
-    request = request + 1
-    if request > served and ms ~= '-' then
-      wanted_later, waited_ms = tonumber(ARGV[first_request + request - 1]), ms
+  for request = served + 1, requests do
+    if waited[request] then
+      wanted_later, waited_ms = tonumber(ARGV[first_request + request - 1]), waited[request]
       break
     end
   end
 end
 -- include: take_place
-if stored and place ~= 1 and (given_back > taken or kept_for_it) then
+if stored and place ~= 1 and (given_back > taken or others_next) then
   wake_waiters(verb, channel, free)
+end
+if kept_until and stored and served < requests and place ~= 3 then
+  local ends = kept_until - line_now + (place == 2 and 60 or 0)
+  expires = expires < 0 and ends or math.min(expires, ends)
 end
 local reply = {served, is_set, free, expires, nil}
 if waiter then

@@ -1,20 +1,21 @@
--- read_kept returns per waiter {until when, how many}, and the sum of how many. '*' stands for others who took what was kept.
+-- read_kept returns per waiter {until when, how many are kept, how many it wants}, and the sums of both numbers. '*' stands for others who
+-- took what was kept.
 local function read_kept(record, now_ms)
-  local kept, sum = {}, 0
-  for ends, count, waiter in string.gmatch(record, '(%d+) (%d+) (%S+)') do
-    ends, count = tonumber(ends), tonumber(count)
+  local kept, sum, wanted = {}, 0, 0
+  for ends, count, wants, waiter in string.gmatch(record, '(%d+) (%d+) (%d+) (%S+)') do
+    ends, count, wants = tonumber(ends), tonumber(count), tonumber(wants)
     if ends > now_ms then
-      kept[waiter], sum = {ends, count}, sum + count
+      kept[waiter], sum, wanted = {ends, count, wants}, sum + count, wanted + wants
     end
   end
-  return kept, sum
+  return kept, sum, wanted
 end
 
 -- write_kept is the inverse of read_kept.
 local function write_kept(kept_key, kept, now_ms)
   local entries, longest = {nil}, 0
   for waiter, of in pairs(kept) do
-    entries[#entries + 1] = string.format('%.0f %.0f %s', of[1], of[2], waiter)
+    entries[#entries + 1] = string.format('%.0f %.0f %.0f %s', of[1], of[2], of[3], waiter)
     longest = math.max(longest, of[1] - now_ms)
   end
   if longest > 0 then

@@ -3,8 +3,9 @@
 -- hears of its turn on the channel of that client: the ms after which to ask, a blank, and the waiter.
 --
 -- A waiter that was woken leaves the line, and the permits that it wants are kept for it for 50 ms (string: per waiter until when, ms, how
--- many, and the waiter). They stay in the number of free permits: what is kept is only not granted to callers that come later. So Redisson,
--- versions without a line and the end of a process cannot lose or gain a permit by it.
+-- many, how many it wants, and the waiter). What it wants and becomes free meanwhile is not given to others. All of it stays in the number of
+-- free permits: what is kept is only not granted to callers that come later. So Redisson, versions without a line and the end of a process
+-- cannot lose or gain a permit by it.
 --
 -- Neither is a key of the calls, so that a release succeeds while its slot migrates: what Redis refuses here costs waiters the time until
 -- their next poll, and nothing else.

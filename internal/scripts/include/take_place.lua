@@ -11,7 +11,11 @@ if waiter then
   local keeps, new = nil, nil
   if wanted_later then
     place = 0
-    local score = string.format('%.0f.%03d', line_now - waited_ms, math.min(wanted_later, 999))
+    local came, before = line_now - waited_ms, tonumber((redis.pcall('ZSCORE', line, waiter)))
+    if before and before < came and came - before < 100 then -- only its message took longer
+      came = math.floor(before)
+    end
+    local score = string.format('%.0f.%03d', came, math.min(wanted_later, 999))
     local lasts = redis.pcall('PEXPIRE', line, alive_ms) -- first, so that no line stays for ever
     new = type(lasts) == 'number' and redis.pcall('ZADD', line, score, waiter)
     if type(new) == 'number' then
@@ -20,7 +24,7 @@ if waiter then
         place = first[1] == waiter and 1 or first[2] == waiter and 2 or 3
         unheard = place == 1 and 1 or 0
         if place == 1 and left_to_it > 0 then
-          keeps = {line_now + alive_ms, math.min(wanted_later, left_to_it)}
+          keeps = {line_now + alive_ms, math.min(wanted_later, left_to_it), wanted_later}
         end
       end
     end
@@ -36,9 +40,18 @@ if waiter then
   if kept_for_it or keeps then
     kept = kept or {}
     if kept_for_it and wanted_later and wanted_later <= kept_for_it[2] then
-      kept['*'] = {line_now + 1000, 0} -- another took it
+      kept['*'] = {line_now + 1000, 0, 0} -- another took it
     end
     kept[waiter] = keeps
     write_kept(kept_key, kept, line_now)
   end
+end
+
+-- others_next says that others may be served now: those for whom nothing is kept any more, and those behind the first one, if that was to
+-- get many and is gone.
+local others_next = kept_for_it
+if kept_until and not others_next then
+  local first = redis.pcall('ZRANGE', line, 0, 0)[1]
+  others_next = first and kept[first]
+    and redis.pcall(verb, channel .. ':' .. string.match(first, '^[^:]*'), '60 ' .. first) == 0
 end

@@ -17,12 +17,12 @@ local function wake_waiters(verb, channel, free)
   end
   local time, record = redis.pcall('TIME'), redis.pcall('GET', kept_key)
   local now_ms = (time[1] or 0) * 1000 + math.floor((time[2] or 0) / 1000)
-  local kept, sum = read_kept(type(record) == 'string' and record or '', now_ms)
-  local left, woken, guarded, leave = free - sum, 0, false, {nil}
+  local kept, _, wanted = read_kept(type(record) == 'string' and record or '', now_ms)
+  local left, woken, guarded, leave = free - wanted, 0, false, {nil}
   while waiting[1] and not guarded do
     for i = 1, #waiting, 2 do
       local waiter, score = waiting[i], tonumber(waiting[i + 1])
-      local available = left + (kept[waiter] and kept[waiter][2] or 0)
+      local available = left + (kept[waiter] and kept[waiter][3] or 0)
       local wakes = available > 0 and woken < 100
       if not wakes and woken == 0 then
         guarded = true -- all is kept for waiters that were woken before, which have guards
@@ -38,11 +38,11 @@ local function wake_waiters(verb, channel, free)
         left, kept[waiter] = available, nil
         leave[#leave + 1] = waiter
       elseif wakes then
-        local count = math.min(available, math.max(1, math.floor(score % 1 * 1000 + 0.5)))
-        woken, left, kept[waiter] = woken + 1, available - count, nil
+        local wants = math.max(1, math.floor(score % 1 * 1000 + 0.5))
+        woken, left, kept[waiter] = woken + 1, available - wants, nil
         leave[#leave + 1] = waiter
         if now_ms - score >= 4 and not kept['*'] then
-          kept[waiter] = {now_ms + 50, count}
+          kept[waiter] = {now_ms + 50, math.min(available, wants), wants}
         end
       else
         guarded = true
