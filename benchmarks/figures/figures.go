@@ -60,6 +60,17 @@ func Read(in io.Reader, name string) (*Set, error) {
 	return s, r.Err()
 }
 
+// Add adds the values of another set after its own. Its configuration stays.
+func (s *Set) Add(other *Set) {
+	for _, k := range other.Keys {
+		for impl, values := range other.values[k] {
+			for _, v := range values {
+				s.add(k, impl, v)
+			}
+		}
+	}
+}
+
 func (s *Set) add(k Key, impl string, v float64) {
 	if s.values[k] == nil {
 		s.values[k] = map[string][]float64{}

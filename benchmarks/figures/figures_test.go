@@ -30,6 +30,22 @@ BenchmarkB-2 1 7 redis_rate:server-us 250 ns/denial
 	require.Equal(t, "2020-01-02", set.Config["date"], "the first of each key")
 }
 
+func TestSet_Add(t *testing.T) {
+	t.Parallel()
+	read := func(text string) *figures.Set {
+		set, err := figures.Read(strings.NewReader(text), "test")
+		require.NoError(t, err)
+		return set
+	}
+	set := read("date: 2020-01-02\npkg: locks\nBenchmarkA/impl=cogwheel 1 3 pairs/s\n")
+	set.Add(read("date: 2021-01-02\npkg: locks\nBenchmarkA/impl=cogwheel 1 4 pairs/s\nBenchmarkA/impl=before 1 5 pairs/s 6 calls/op\n"))
+	pairs := figures.Key{Package: "locks", Bench: "A", Unit: "pairs/s"}
+	require.Equal(t, []float64{3, 4}, set.Of(pairs, "cogwheel"))
+	require.Equal(t, []float64{5}, set.Of(pairs, "before"))
+	require.Len(t, set.Keys, 2)
+	require.Equal(t, "2020-01-02", set.Config["date"])
+}
+
 func TestMedian(t *testing.T) {
 	t.Parallel()
 	for want, of := range map[float64][]float64{2: {3, 1, 2}, 2.5: {4, 1, 2, 3}, 7: {7}} {

@@ -20,7 +20,7 @@ import (
 // BENCH=full makes rounds long enough for figures; otherwise they show that the benchmark runs.
 var full = os.Getenv("BENCH") == "full"
 
-// windowLimit, if it is set, shortens the times in which figures are measured.
+// windowLimit, if it is set, shortens the times in which figures are measured. The results say so.
 const windowLimit = "FLEETS_BENCH_WINDOW"
 
 func TestMain(m *testing.M) {
@@ -30,6 +30,9 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		os.Exit(0)
+	}
+	if text := os.Getenv(windowLimit); full && text != "" {
+		fmt.Println("fleets-window: " + text)
 	}
 	redistest.Main(m)
 }
@@ -62,13 +65,16 @@ type load struct {
 	Rate int           // tasks that become due in a second, for the whole fleet
 }
 
-// turn is how long it takes at least until each of n processes has held the lock or a permit once.
+// handOver is about how long the next holder takes to begin.
+const handOver = 1500 * time.Microsecond
+
+// turn is about how long it takes until each of n processes has held the lock or a permit once.
 func (l load) turn(n int) time.Duration {
 	at := 1
 	if works[l.Work].permits {
 		at = permits
 	}
-	return time.Duration(n) * (l.Hold + 500*time.Microsecond) / time.Duration(at)
+	return time.Duration(n) * (l.Hold + handOver) / time.Duration(at)
 }
 
 // longTurn is the longest turn that is worth waiting for: where a turn takes longer, no waits are reported.
@@ -78,6 +84,8 @@ const longTurn = 8 * time.Second
 func (l load) times(n int) (warmUp, window time.Duration) {
 	turn := l.turn(n)
 	switch {
+	case !full && l.Impl == "asynq": // whose tasks are due at whole seconds
+		return 50 * time.Millisecond, 1100 * time.Millisecond
 	case !full && l.Work == "tasks":
 		return 50 * time.Millisecond, 250 * time.Millisecond
 	case !full:
@@ -147,30 +155,22 @@ type measured struct {
 	calls, serverMicros float64
 }
 
-func (f measured) ops() (n float64) {
-	for _, c := range f.counts {
-		n += c
-	}
-	return n
-}
-
-func (f measured) perSecond() float64      { return f.ops() / f.window.Seconds() }
-func (f measured) perOp(v float64) float64 { return v / max(1, f.ops()) }
+func (f measured) perSecond() float64      { return float64(len(f.times)) / f.window.Seconds() }
+func (f measured) perOp(v float64) float64 { return v / float64(max(1, len(f.times))) }
 
 // reportTimes reports quantiles of the waits that have ended, and the longest of all waits.
 func (f measured) reportTimes(b *testing.B, what string) {
 	b.Helper()
+	if len(f.times) == 0 {
+		return
+	}
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 	b.ReportMetric(ms(quantile(f.times, 50)), "p50-"+what+"-ms")
 	b.ReportMetric(ms(quantile(f.times, 99)), "p99-"+what+"-ms")
 	b.ReportMetric(ms(max(f.waiting, quantile(f.times, 100))), "max-"+what+"-ms")
 }
 
-// quantile returns 0 if there is nothing.
 func quantile(sorted []time.Duration, percent int) time.Duration {
-	if len(sorted) == 0 {
-		return 0
-	}
 	return sorted[(len(sorted)-1)*percent/100]
 }
 
@@ -226,6 +226,9 @@ func measureOnce(b *testing.B, l load, n int) measured {
 		f.waiting = max(f.waiting, r.Waiting)
 	}
 	slices.Sort(f.times)
+	if full && len(f.times) == 0 {
+		b.Fatal("no operation began")
+	}
 	return f
 }
 

@@ -22,6 +22,11 @@ import (
 //go:embed page.tmpl
 var pageTemplate string
 
+// before are figures of an earlier commit, beside which the page shows those of the results.
+//
+//go:embed before.txt
+var before string
+
 // page is the data that page.tmpl is executed with.
 type page struct {
 	set    *figures.Set
@@ -42,6 +47,11 @@ func readPage(data string) (*page, error) {
 	if len(set.Keys) == 0 {
 		return nil, fmt.Errorf("%s has no results", data)
 	}
+	earlier, err := figures.Read(strings.NewReader(before), "before.txt")
+	if err != nil {
+		return nil, err
+	}
+	set.Add(earlier)
 	return &page{set: set, tables: tables(set.Config["size"] == "full")}, nil
 }
 

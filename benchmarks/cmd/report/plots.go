@@ -40,6 +40,7 @@ var (
 		"wheel": blue, "inline": lightBlue, "typed": lightBlue, "cogwheel": blue, "cogwheel-window": lightBlue,
 		"AfterFunc": orange, "bsm": orange, "redis_rate": orange, "polling": orange,
 		"Netty": green, "netty": lightG, "timingwheel": purple, "redsync": purple, "rueidislock": green, "gozero": brown, "floor": gray,
+		"before": lightBlue, "cogwheel-few": green, "asynq": orange, "asynq-few": brown,
 	}
 )
 
@@ -66,8 +67,10 @@ func (p *page) plots() (map[string][]byte, error) {
 		"waiting": func() ([]byte, error) {
 			return p.panels(1, panel{"Processor time while " + readable(million) + " timers wait", "ms per second", waiting, timers})
 		},
-		"locks":  func() ([]byte, error) { return p.panels(2, p.lockPanels()...) },
-		"limits": func() ([]byte, error) { return p.panels(2, p.limitPanels()...) },
+		"fleet-locks": p.fleetLocksPlot,
+		"fleet-tasks": p.fleetTasksPlot,
+		"locks":       func() ([]byte, error) { return p.panels(2, p.lockPanels()...) },
+		"limits":      func() ([]byte, error) { return p.panels(2, p.limitPanels()...) },
 	} {
 		svg, err := draw()
 		if err != nil {
@@ -154,7 +157,7 @@ func (c *chart) addLine(impl, name string, points []point, spreads bool) error {
 	}
 	line.Color, line.Width = colours[impl], 1.8
 	dots.Color, dots.Radius, dots.Shape = colours[impl], 2.2, draw.CircleGlyph{}
-	if impl == "netty" || impl == "floor" {
+	if impl == "netty" || impl == "floor" || impl == "before" {
 		line.Dashes = []vg.Length{4, 2}
 	}
 	c.Add(line, dots)

@@ -10,8 +10,12 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -26,7 +30,8 @@ type step struct {
 
 const nettyFolder = "netty"
 
-// steps are in the order of a round. On two idle cores, a round with all of them takes about six minutes, and the five rounds 25.
+// steps are in the order of a round. On two idle cores, a round takes about six minutes, the last one, which has all of
+// them, about 18, and the five rounds 37.
 func (m *measurement) steps() []step {
 	million := strconv.Itoa(size(m.full, 1_000_000))
 	impls := `impl=(wheel|AfterFunc|netty|timingwheel|gozero|floor)$` // gost takes a minute
@@ -51,17 +56,12 @@ func (m *measurement) steps() []step {
 		{"semaphores: few permits", "semaphores", `^BenchmarkContended$/kind=[cl]`, "1x", 3},
 		{"tasks: due and at once", "delays", `^Benchmark(Evenly|Instant|AtOnce)$`, "1x", 2},
 		{"tasks: waiting, a crash, lost replies", "delays", `^Benchmark(Waiting|Crash|LostReplies)$`, "1x", 1},
+		{"fleets: locks and permits", "fleets", `^BenchmarkSections$`, "1x", 1},
+		{"fleets: tasks", "fleets", `^BenchmarkTasks$`, "1x", 1},
 	}
-	if m.netty != "" {
-		return all
-	}
-	var without []step
-	for _, s := range all {
-		if s.pkg != nettyFolder {
-			without = append(without, s)
-		}
-	}
-	return without
+	return slices.DeleteFunc(all, func(s step) bool {
+		return s.pkg == nettyFolder && m.netty == "" || m.only != "" && s.pkg != m.only
+	})
 }
 
 // size is n in a full run and a thousandth of it otherwise, as in the benchmarks of the wheel.
@@ -84,6 +84,7 @@ type measurement struct {
 	rounds int
 	limit  time.Duration
 	netty  string // class path, or empty
+	only   string // the package whose steps are measured; all if it is empty
 	log    io.Writer
 
 	began    time.Time
@@ -94,6 +95,14 @@ type measurement struct {
 // which remains if a step fails.
 func (m *measurement) run(ctx context.Context, file string) error {
 	m.began = time.Now()
+	if m.only != "" {
+		if len(m.steps()) == 0 {
+			return fmt.Errorf("no step measures package %q", m.only)
+		}
+		if _, err := os.Stat(file); err != nil {
+			return err
+		}
+	}
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
 	}
@@ -151,13 +160,53 @@ func (m *measurement) run(ctx context.Context, file string) error {
 	if failed != nil {
 		return fmt.Errorf("%w\nwhat was measured is in %s", failed, partial.Name())
 	}
-	took := time.Since(m.began).Round(time.Minute)
-	text := fmt.Sprintf("%srounds: %d\ntook: %d min\n%s", header, done, int(took.Minutes()), raw.String())
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+	if err := m.writeResults(file, header, done, raw.String()); err != nil {
 		return err
 	}
 	m.progress("done: %s", file)
 	return os.Remove(partial.Name())
+}
+
+// writeResults writes the file, or if only one package was measured, replaces the results of that in it.
+func (m *measurement) writeResults(file, header string, rounds int, raw string) error {
+	took := time.Since(m.began).Round(time.Minute)
+	text := fmt.Sprintf("%srounds: %d\ntook: %d min\n%s", header, rounds, int(took.Minutes()), raw)
+	if m.only != "" {
+		all, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		text = replaceResults(string(all), m.only, header, raw)
+	}
+	return os.WriteFile(file, []byte(text), 0o644)
+}
+
+// ofLater are the lines of the head that are kept for a package which was measured later than the others.
+var ofLater = []string{"date", "commit", "changed", "load"}
+
+// replaceResults returns results with those of one package replaced. The head stays; lines "package-date: ..." have what
+// differs for the package.
+func replaceResults(all, pkg, header, raw string) string {
+	all = regexp.MustCompile(`(?m)^`+regexp.QuoteMeta(pkg)+`-\w+: .*\n`).ReplaceAllLiteralString(all, "")
+	var text strings.Builder
+	kept := func(block string) {
+		name := path.Base(match(block, `(?m)^pkg: (.*)$`))
+		if name != pkg {
+			text.WriteString(block)
+		}
+	}
+	last := 0
+	for _, at := range regexp.MustCompile(`(?m)^(?:goos: .*\ngoarch: .*\n)?pkg: `).FindAllStringIndex(all, -1) {
+		kept(all[last:at[0]])
+		last = at[0]
+	}
+	kept(all[last:])
+	for _, key := range ofLater {
+		if value := match(header, `(?m)^`+key+`: (.*)$`); value != "" {
+			fmt.Fprintf(&text, "%s-%s: %s\n", pkg, key, value)
+		}
+	}
+	return text.String() + raw
 }
 
 func (m *measurement) progress(format string, args ...any) {

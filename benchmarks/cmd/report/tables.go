@@ -45,7 +45,7 @@ var names = map[string]string{
 	"keyed": "cogwheel, `Keyed`", "map": "map, mutex, time.AfterFunc",
 	"floor": "floor", "cogwheel": "cogwheel", "cogwheel-window": "cogwheel, `FixedWindow`",
 	"bsm": "bsm/redislock", "redsync": "redsync", "rueidislock": "rueidislock", "redis_rate": "redis_rate", "polling": "polling",
-	"asynq": "asynq", "asynq-fast": "asynq, a check every 10 ms",
+	"asynq": "asynq", "asynq-fast": "asynq, a check every 10 ms", "before": "cogwheel before",
 }
 
 const (
@@ -63,7 +63,7 @@ const (
 // tables returns what is compared, for results of this size.
 func tables(full bool) []table {
 	n := func(n int) string { return strconv.Itoa(size(full, n)) }
-	return []table{timers(n), keys(n), locks(full), takeover(full), limits(), semaphores(), tasks(n)}
+	return []table{timers(n), keys(n), locks(full), takeover(full), limits(), semaphores(), tasks(n), fleetSections(full), fleetTasks(full)}
 }
 
 func timers(n func(int) string) table {
