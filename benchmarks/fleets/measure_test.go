@@ -34,10 +34,11 @@ func TestQuantile(t *testing.T) {
 func TestRecorder_CountsOperationsThatBeginInTheWindow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := &recorder{from: time.Now().Add(10 * time.Second), to: time.Now().Add(20 * time.Second)}
-		for _, wait := range []time.Duration{9, 2, 8, 5} { // which end at 9, 11, 19 and 24 s
+		begin := time.Now()
+		r := &recorder{from: begin.Add(10 * time.Second), to: begin.Add(20 * time.Second)}
+		for _, end := range []int{9, 11, 19, 24} {
 			since := r.waits()
-			time.Sleep(wait * time.Second)
+			time.Sleep(time.Until(begin.Add(time.Duration(end) * time.Second)))
 			if time.Now().Before(r.to) {
 				r.begun(since)
 				continue

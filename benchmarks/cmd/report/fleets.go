@@ -279,20 +279,28 @@ func (p *page) fleetTasksPlot() ([]byte, error) {
 	})
 }
 
-// Later says when a package was measured, if that was in a run of its own.
+// Later says when a package was measured, if that was in a run of its own, and what differed then.
 func (p *page) Later(pkg string) string {
 	date := p.Config(pkg + "-date")
 	if date == "" {
 		return ""
 	}
-	text := date + ", commit `" + p.Config(pkg+"-commit") + "`"
+	commit := "commit `" + p.Config(pkg+"-commit") + "`"
 	if p.Config(pkg+"-changed") != "" {
-		text += " with changes"
+		commit += " with changes"
+	}
+	all := []string{date, commit}
+	for _, x := range []struct{ key, before, after string }{
+		{"processor", "", ""}, {"cores", "", " cores"}, {"goversion", "", ""}, {"redis", "redis-server ", ""},
+	} {
+		if v := p.Config(pkg + "-" + x.key); v != "" && v != p.Config(x.key) {
+			all = append(all, x.before+v+x.after)
+		}
 	}
 	if load := p.Config(pkg + "-load"); load != "" {
-		text += ", load average " + load + " at the beginning"
+		all = append(all, "load average "+load+" at the beginning")
 	}
-	return text
+	return strings.Join(all, ", ")
 }
 
 // FleetWarning says why the figures of fleets should not be relied on, if so.

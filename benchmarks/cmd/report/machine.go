@@ -34,7 +34,7 @@ func (m *measurement) machine(ctx context.Context) (string, error) {
 			fmt.Fprintf(&text, "%s: %s\n", key, value)
 		}
 	}
-	line("size", map[bool]string{true: "full", false: "smoke"}[m.full])
+	line("size", m.size())
 	line("date", m.began.UTC().Format(time.DateOnly))
 	line("commit", output(ctx, "git", "rev-parse", "--short=10", "HEAD"))
 	if output(ctx, "git", "status", "--porcelain", "--untracked-files=no") != "" {

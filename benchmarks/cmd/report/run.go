@@ -95,13 +95,8 @@ type measurement struct {
 // which remains if a step fails.
 func (m *measurement) run(ctx context.Context, file string) error {
 	m.began = time.Now()
-	if m.only != "" {
-		if len(m.steps()) == 0 {
-			return fmt.Errorf("no step measures package %q", m.only)
-		}
-		if _, err := os.Stat(file); err != nil {
-			return err
-		}
+	if err := m.check(file); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
@@ -167,6 +162,26 @@ func (m *measurement) run(ctx context.Context, file string) error {
 	return os.Remove(partial.Name())
 }
 
+// check fails if there is nothing to measure, or nothing to replace.
+func (m *measurement) check(file string) error {
+	if m.only == "" {
+		return nil
+	}
+	if len(m.steps()) == 0 {
+		return fmt.Errorf("no step measures package %q", m.only)
+	}
+	all, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if size := match(string(all), `(?m)^size: (.*)$`); size != m.size() {
+		return fmt.Errorf("%s has results of size %q, which those of size %q do not fit", file, size, m.size())
+	}
+	return nil
+}
+
+func (m *measurement) size() string { return map[bool]string{true: "full", false: "smoke"}[m.full] }
+
 // writeResults writes the file, or if only one package was measured, replaces the results of that in it.
 func (m *measurement) writeResults(file, header string, rounds int, raw string) error {
 	took := time.Since(m.began).Round(time.Minute)
@@ -182,7 +197,7 @@ func (m *measurement) writeResults(file, header string, rounds int, raw string) 
 }
 
 // ofLater are the lines of the head that are kept for a package which was measured later than the others.
-var ofLater = []string{"date", "commit", "changed", "load"}
+var ofLater = []string{"date", "commit", "changed", "processor", "cores", "load", "goversion", "redis"}
 
 // replaceResults returns results with those of one package replaced. The head stays; lines "package-date: ..." have what
 // differs for the package.
