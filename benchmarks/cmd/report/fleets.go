@@ -45,6 +45,8 @@ func sectionsBench(work string, hold time.Duration) string {
 	return fmt.Sprintf("Sections/work=%s/hold=%v", work, hold)
 }
 
+func tasksBench(rate int) string { return "Tasks/rate=" + strconv.Itoa(rate) }
+
 func processes(n int) string {
 	if n == 1 {
 		return "1 process"
@@ -60,27 +62,26 @@ func perOperation(load, bench string, n int) []row {
 	}
 }
 
-// fleetSections compares locks and permits of fleets. The page shows them in tables of its own.
+// fleetSections compares locks of fleets, as permits have no peer. The page shows both in tables of its own.
 func fleetSections(full bool) table {
-	t := table{"fleets", "cogwheel", []string{"before", "bsm", "redsync"}, nil}
+	t := table{"fleets", "cogwheel", []string{"bsm", "redsync"}, nil}
 	for i, hold := range fleetHolds {
 		if i > 0 && !full {
 			break
 		}
-		for _, w := range fleetWorks {
-			if w.impl != t.ours {
-				continue
+		bench := sectionsBench("mutex", hold)
+		for _, n := range fleetSizes(full) {
+			why := ""
+			if n > 1 {
+				why = whyAgain
 			}
-			bench := sectionsBench(w.name, hold)
-			for _, n := range fleetSizes(full) {
-				t.rows = append(t.rows, perOperation(fmt.Sprintf("%s held for %v, %s", w.title, hold, processes(n)), bench, n)...)
-				t.rows = append(t.rows,
-					row{what: "operations per second", key: fleetKey(bench, n, "ops/s"), more: true},
-					row{what: "ms of waiting, median", key: fleetKey(bench, n, "p50-wait-ms")},
-					row{what: "ms of waiting, 99 %", key: fleetKey(bench, n, "p99-wait-ms")},
-					row{what: "ms of waiting, longest", key: fleetKey(bench, n, "max-wait-ms")},
-					row{what: "fairness", key: fleetKey(bench, n, "fairness"), more: true})
-			}
+			t.rows = append(t.rows, perOperation(fmt.Sprintf("`Mutex` held for %d ms, %s", hold.Milliseconds(), processes(n)), bench, n)...)
+			t.rows = append(t.rows,
+				row{what: "operations per second", key: fleetKey(bench, n, "ops/s"), more: true, reason: why},
+				row{what: "ms of waiting, median", key: fleetKey(bench, n, "p50-wait-ms"), reason: why},
+				row{what: "ms of waiting, 99 %", key: fleetKey(bench, n, "p99-wait-ms"), reason: why},
+				row{what: "ms of waiting, longest", key: fleetKey(bench, n, "max-wait-ms")},
+				row{what: "fairness", key: fleetKey(bench, n, "fairness"), more: true})
 		}
 	}
 	return t
@@ -88,12 +89,12 @@ func fleetSections(full bool) table {
 
 // fleetTasks compares queues that fleets serve.
 func fleetTasks(full bool) table {
-	t := table{"fleets", "cogwheel", []string{"before", "asynq"}, nil}
+	t := table{"fleets", "cogwheel", []string{"asynq"}, nil}
 	for _, rate := range fleetRates {
 		if rate != fleetRates[len(fleetRates)-1] && !full {
 			continue
 		}
-		bench := "Tasks/rate=" + strconv.Itoa(rate)
+		bench := tasksBench(rate)
 		for _, n := range fleetSizes(full) {
 			t.rows = append(t.rows, perOperation(fmt.Sprintf("%d tasks per second, %s", rate, processes(n)), bench, n)...)
 			t.rows = append(t.rows,
@@ -136,7 +137,7 @@ func (p *page) FleetTasks() (string, error) {
 		for _, impl := range []string{"cogwheel", "asynq"} {
 			for _, n := range fleetSizes(p.Full()) {
 				title := fmt.Sprintf("%s, %d per second", names[impl], rate)
-				lines = append(lines, fleetLine{title, "Tasks/rate=" + strconv.Itoa(rate), impl, n})
+				lines = append(lines, fleetLine{title, tasksBench(rate), impl, n})
 			}
 		}
 	}
@@ -178,7 +179,10 @@ func (p *page) fleetTable(lines []fleetLine, unit, times, earlier string, fair b
 			if mine == "" {
 				return "", fmt.Errorf("no figures of %v by %s", fleetKey(l.bench, l.processes, unit), l.impl)
 			}
-			line = append(line, "**"+mine+"**")
+			if l.impl == "cogwheel" {
+				mine = "**" + mine + "**"
+			}
+			line = append(line, mine)
 			if compared {
 				line = append(line, p.fleetBefore(l, unit))
 			}
@@ -271,11 +275,11 @@ func (p *page) fleetLocksPlot() ([]byte, error) {
 
 func (p *page) fleetTasksPlot() ([]byte, error) {
 	return p.fleetPlot("Processes serve one queue of delayed tasks", "calls of Redis for a task", []fleetPlotLine{
-		{"asynq-few", "asynq, 2/s", "Tasks/rate=2", "asynq"},
-		{"cogwheel-few", "cogwheel, 2/s", "Tasks/rate=2", "cogwheel"},
-		{"before", "cogwheel before, 500/s", "Tasks/rate=500", "before"},
-		{"asynq", "asynq, 500/s", "Tasks/rate=500", "asynq"},
-		{"cogwheel", "cogwheel, 500/s", "Tasks/rate=500", "cogwheel"},
+		{"asynq-few", "asynq, 2/s", tasksBench(2), "asynq"},
+		{"cogwheel-few", "cogwheel, 2/s", tasksBench(2), "cogwheel"},
+		{"before", "cogwheel before, 500/s", tasksBench(500), "before"},
+		{"asynq", "asynq, 500/s", tasksBench(500), "asynq"},
+		{"cogwheel", "cogwheel, 500/s", tasksBench(500), "cogwheel"},
 	})
 }
 

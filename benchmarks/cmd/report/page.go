@@ -257,7 +257,7 @@ type comparison struct {
 }
 
 // NotFaster returns the comparisons in which cogwheel was worse in every round, if clearly, or else those in which it
-// was not better in every round. Floors are no peers.
+// was not better in every round. Floors are no peers, and figures that were measured once and are equal as printed are left out.
 func (p *page) NotFaster(clearly bool) []comparison {
 	var found []comparison
 	for _, t := range p.tables {
@@ -267,7 +267,7 @@ func (p *page) NotFaster(clearly bool) []comparison {
 			ours := r.ours(t)
 			for _, peer := range t.peers {
 				ratio, ok := r.advantage(p.set, ours, peer)
-				if !ok || peer == "floor" || ratio.least >= 1 || (ratio.most < 1) != clearly {
+				if !ok || peer == "floor" || ratio.least >= 1 || ratio.String() == "1.00x" || (ratio.most < 1) != clearly {
 					continue
 				}
 				found = append(found, comparison{t.name, load + ": " + r.what, p.name(peer), ratio, r.why(peer)})
@@ -284,7 +284,7 @@ func (r row) why(peer string) string {
 			return g.why
 		}
 	}
-	return ""
+	return r.reason
 }
 
 // loadAfter is the load of a row in full, which may begin with "the same", after the load of the row before.

@@ -21,6 +21,8 @@ type row struct {
 	// ratio is the unit of the ratios that the benchmark has computed itself, from turns that are shorter than a round.
 	ratio string
 	goals []goal
+	// reason is why a peer may be better, where no goal says it.
+	reason string
 }
 
 // goal is what a row should reach: a ratio to a peer, or an absolute limit.
@@ -45,7 +47,7 @@ var names = map[string]string{
 	"keyed": "cogwheel, `Keyed`", "map": "map, mutex, time.AfterFunc",
 	"floor": "floor", "cogwheel": "cogwheel", "cogwheel-window": "cogwheel, `FixedWindow`",
 	"bsm": "bsm/redislock", "redsync": "redsync", "rueidislock": "rueidislock", "redis_rate": "redis_rate", "polling": "polling",
-	"asynq": "asynq", "asynq-fast": "asynq, a check every 10 ms", "before": "cogwheel before",
+	"asynq": "asynq", "asynq-fast": "asynq, a check every 10 ms",
 }
 
 const (
@@ -57,6 +59,7 @@ const (
 	whyScripts = "The scripts recognise repeated calls and keep the leases, for which a polling semaphore has no command."
 	whyTimely  = "asynq collects what became due in five seconds in one call, and begins it that late. Every process of cogwheel asks in time."
 	whyEarly   = "It began the other tasks up to a second too early."
+	whyAgain   = "The process that releases the lock takes it again at once; the waits of the others go on and are not counted."
 	whyBoth    = "The server takes 12 µs to claim and end a task, and a script that only reads and writes its keys 6 µs. It shares two cores with the processes."
 )
 
