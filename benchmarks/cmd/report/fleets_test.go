@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -140,6 +141,9 @@ func TestSteps_OfOnePackage(t *testing.T) {
 	for _, s := range steps {
 		require.Equal(t, "fleets", s.pkg)
 	}
+	require.True(t, slices.ContainsFunc((&measurement{only: "wheel", netty: "a.jar"}).steps(), func(s step) bool {
+		return s.pkg == nettyFolder
+	}), "results of Netty are in the package of the wheel")
 }
 
 // A measurement of one package needs the results of the others, and says so before it measures.
