@@ -124,7 +124,7 @@ func (p *page) FleetSections(holdMillis int) (string, error) {
 			lines = append(lines, fleetLine{w.title, sectionsBench(w.name, hold), w.impl, n})
 		}
 	}
-	return p.fleetTable(lines, "wait", "ms of waiting: median, 99 %, longest", "section", true)
+	return p.fleetTable(lines, "wait", "ms of waiting: median, 99 %, longest", true)
 }
 
 // FleetTasks is the table of tasks, likewise.
@@ -141,26 +141,24 @@ func (p *page) FleetTasks() (string, error) {
 			}
 		}
 	}
-	return p.fleetTable(lines, "late", "ms late: median, 99 %, most", "", false)
+	return p.fleetTable(lines, "late", "ms late: median, 99 %, most", false)
 }
 
-// fleetTable has a column of earlier figures beside each column for which there are some. earlier is the unit of the
-// times of those, and empty if they have none.
-func (p *page) fleetTable(lines []fleetLine, unit, times, earlier string, fair bool) (string, error) {
-	compared := slices.ContainsFunc(lines, func(l fleetLine) bool {
-		return l.impl == "cogwheel" && len(p.set.Of(fleetKey(l.bench, l.processes, "calls/op"), "before")) > 0
-	})
+// fleetTable has a column of earlier figures beside each column for which there are some.
+func (p *page) fleetTable(lines []fleetLine, unit, times string, fair bool) (string, error) {
+	compared := slices.ContainsFunc(lines, func(l fleetLine) bool { return p.fleetBefore(l, "calls/op") != "" })
+	timed := slices.ContainsFunc(lines, func(l fleetLine) bool { return p.timesBefore(l, unit) != "" })
 	head := []string{"", "processes"}
 	add := func(title string, before bool) {
 		head = append(head, title)
-		if before && compared {
+		if before {
 			head = append(head, "before")
 		}
 	}
-	add("calls per operation", true)
-	add("µs of the server per operation", true)
-	add("operations per second", true)
-	add(times, earlier != "")
+	add("calls per operation", compared)
+	add("µs of the server per operation", compared)
+	add("operations per second", compared)
+	add(times, timed)
 	if fair {
 		add("fairness", false)
 	}
@@ -188,12 +186,8 @@ func (p *page) fleetTable(lines []fleetLine, unit, times, earlier string, fair b
 			}
 		}
 		line = append(line, p.fleetTimes(l, l.impl, unit))
-		if compared && earlier != "" {
-			before := ""
-			if l.impl == "cogwheel" {
-				before = p.fleetTimes(l, "before", earlier)
-			}
-			line = append(line, before)
+		if timed {
+			line = append(line, p.timesBefore(l, unit))
 		}
 		if fair {
 			line = append(line, p.fleetCell(l, l.impl, "fairness"))
@@ -217,6 +211,17 @@ func (p *page) fleetBefore(l fleetLine, unit string) string {
 		return ""
 	}
 	return p.fleetCell(l, "before", unit)
+}
+
+// timesBefore are those of fleetTimes of the earlier figures, or of whole sections if there are only these.
+func (p *page) timesBefore(l fleetLine, unit string) string {
+	if l.impl != "cogwheel" {
+		return ""
+	}
+	if waits := p.fleetTimes(l, "before", unit); waits != "" {
+		return waits
+	}
+	return p.fleetTimes(l, "before", "section")
 }
 
 // fleetTimes are the quantiles of a line, or empty.

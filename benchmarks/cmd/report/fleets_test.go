@@ -30,7 +30,7 @@ func mutexLine(impl string, processes int) fleetLine {
 func TestFleetTable(t *testing.T) {
 	t.Parallel()
 	p := read(t, fleetResults)
-	got, err := p.fleetTable([]fleetLine{mutexLine("cogwheel", 1), mutexLine("cogwheel", 64), mutexLine("bsm", 1)}, "wait", "waits", "section", true)
+	got, err := p.fleetTable([]fleetLine{mutexLine("cogwheel", 1), mutexLine("cogwheel", 64), mutexLine("bsm", 1)}, "wait", "waits", true)
 	require.NoError(t, err)
 	require.Equal(t, `|  | processes | calls per operation | before | µs of the server per operation | before | operations per second | before | waits | before | fairness |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
@@ -42,15 +42,23 @@ func TestFleetTable(t *testing.T) {
 
 func TestFleetTable_WithoutEarlierFigures(t *testing.T) {
 	t.Parallel()
-	got, err := read(t, fleetResults).fleetTable([]fleetLine{mutexLine("cogwheel", 1)}, "wait", "waits", "section", false)
+	got, err := read(t, fleetResults).fleetTable([]fleetLine{mutexLine("cogwheel", 1)}, "wait", "waits", false)
 	require.NoError(t, err)
 	require.NotContains(t, got, "before")
 	require.Equal(t, "| cogwheel | 1 | **2** | **100** | **400** | 1; 2; 3 |", strings.Split(got, "\n")[2])
 }
 
+func TestFleetTable_PrefersEarlierWaitsToSections(t *testing.T) {
+	t.Parallel()
+	p := read(t, fleetResults+"BenchmarkSections/work=mutex/hold=2ms/processes=64/impl=before 1 7 p50-wait-ms 8 p99-wait-ms 9 max-wait-ms\n")
+	got, err := p.fleetTable([]fleetLine{mutexLine("cogwheel", 64)}, "wait", "waits", false)
+	require.NoError(t, err)
+	require.Equal(t, "| cogwheel | 64 | **3** | 65.2 | **200** | 1000 | **300** | 200 |  | 7; 8; 9 |", strings.Split(got, "\n")[2])
+}
+
 func TestFleetTable_FailsWithoutFigures(t *testing.T) {
 	t.Parallel()
-	_, err := read(t, fleetResults).fleetTable([]fleetLine{mutexLine("bsm", 64)}, "wait", "waits", "", true)
+	_, err := read(t, fleetResults).fleetTable([]fleetLine{mutexLine("bsm", 64)}, "wait", "waits", true)
 	require.ErrorContains(t, err, "no figures")
 }
 
