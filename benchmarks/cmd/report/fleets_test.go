@@ -71,7 +71,9 @@ func TestBefore_IsInTheTables(t *testing.T) {
 	var shown []string
 	for _, n := range fleetSizes(true) {
 		for _, w := range fleetWorks {
-			shown = append(shown, fleetKey(sectionsBench(w.name, fleetHolds[0]), n, "").Bench)
+			for _, hold := range fleetHolds {
+				shown = append(shown, fleetKey(sectionsBench(w.name, hold), n, "").Bench)
+			}
 		}
 		for _, rate := range fleetRates {
 			shown = append(shown, fleetKey(tasksBench(rate), n, "").Bench)
