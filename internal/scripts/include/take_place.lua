@@ -8,7 +8,7 @@ if waiter then
     local time = redis.pcall('TIME')
     line_now = (time[1] or 0) * 1000 + math.floor((time[2] or 0) / 1000)
   end
-  local keeps, new = nil, nil
+  local keeps, new, yielded = nil, nil, false
   if wanted_later then
     place = 0
     local came, before = line_now - waited_ms, tonumber((redis.pcall('ZSCORE', line, waiter)))
@@ -23,8 +23,15 @@ if waiter then
         local first = redis.pcall('ZRANGE', line, 0, 1)
         place = first[1] == waiter and 1 or first[2] == waiter and 2 or 3
         unheard = place == 1 and 1 or 0
-        if place == 1 and left_to_it > 0 then
-          keeps = {line_now + alive_ms, math.min(wanted_later, left_to_it), wanted_later}
+        if place == 1 then
+          for other, of in pairs(kept or {}) do -- what was left to one that is behind it now: each would wait for the other's part
+            if other ~= waiter and other ~= '*' and of[1] > line_now + 50 then
+              left_to_it, kept[other], yielded = left_to_it + of[2], nil, true
+            end
+          end
+          if left_to_it > 0 then
+            keeps = {line_now + alive_ms, math.min(wanted_later, left_to_it), wanted_later}
+          end
         end
       end
     end
@@ -39,11 +46,14 @@ if waiter then
   end
   if kept_for_it or keeps then
     kept = kept or {}
-    if kept_for_it and wanted_later and wanted_later <= kept_for_it[2] then
+    if kept_for_it and wanted_later and taken + wanted_later <= kept_for_it[2] then
       kept['*'] = {line_now + 1000, 0, 0} -- another took it
     end
     kept[waiter] = keeps
     write_kept(kept_key, kept, line_now)
+  end
+  if yielded and wanted_later <= left_to_it then -- it fits now
+    redis.pcall(verb, channel .. ':' .. string.match(waiter, '^[^:]*'), '0 ' .. waiter)
   end
 end
 
