@@ -22,7 +22,7 @@ type FaultKind struct {
 }
 
 // FaultKinds are all of them.
-var FaultKinds = slices.Concat(outages, healthFaults)
+var FaultKinds = slices.Concat(outages, healthFaults, lineFaults)
 
 // outages are the faults that are drawn together.
 var outages = slices.Concat(networkFaults, serverFaults, processFaults)

@@ -107,7 +107,7 @@ func (w *world) heal() {
 	w.net.mu.Lock()
 	defer w.net.mu.Unlock()
 	for _, l := range w.net.links {
-		l.lostCalls, l.lostReply, l.late = loss{}, loss{}, loss{}
+		l.lostCalls, l.lostReply, l.late, l.lostMessages = loss{}, loss{}, loss{}, loss{}
 		l.cut, l.frozen, l.slowBefore = time.Time{}, time.Time{}, time.Time{}
 	}
 	w.net.hangs, w.net.down = time.Time{}, false

@@ -24,6 +24,7 @@ type Result struct {
 	Faults []check.Fault  `json:"faults,omitempty"`
 	Trace  []string       `json:"trace,omitempty"` // of a run that failed
 
+	Skipped bool   `json:"skipped,omitempty"` // the orders leave it out
 	Stopped string `json:"stopped,omitempty"` // the goroutine that stopped the bubble; see watch
 }
 
@@ -80,7 +81,12 @@ func (w *world) judgeHolds(o *Object, calls []*history.Call, events []history.Ev
 		// or the lease ends. Where a lease may end before an unanswered attempt is given up, a call can hold twice.
 		copies := w.has("requests late", "process stands still")
 		if len(w.Faults) == 0 || 2*w.Timeout <= w.Lease && !copies {
-			linear := check.Linear(calls, rules, grace, searchLimit)
+			limit, lines := searchLimit, rules
+			if w.Fleet != "" { // an order among so many calls at once is seldom found
+				limit /= 50
+				lines.Fair = rules.Fair || len(w.Faults) > 0 // a lock may be kept for a waiter that does not take it
+			}
+			linear := check.Linear(calls, lines, grace, limit)
 			faults = append(faults, slices.DeleteFunc(linear, undecided)...)
 		}
 		faults = append(faults, check.Kept(calls, rules, causes)...)
@@ -91,6 +97,7 @@ func (w *world) judgeHolds(o *Object, calls []*history.Call, events []history.Ev
 		faults = append(faults, check.Tokens(calls)...)
 	}
 	faults = append(faults, check.NoneStrands(check.Free(calls, rules, grace, spans), patience)...)
+	faults = append(faults, w.judgeLine(calls, rules, events)...)
 	progress := check.Progress(calls, rules, grace, spans)
 	return append(faults, check.NoneStrands(progress, rules.Lease+grace+patience)...)
 }
@@ -119,11 +126,12 @@ func (w *world) causes() (spans []check.Span) {
 
 // remains checks what is left when all clients are closed.
 func (w *world) remains() {
+	time.Sleep(w.Lease + w.Lease/2 + 4*w.Poll + w.slack() + w.outages()) // a request may have come that late
+	w.server.redis.SetTime(time.UnixMicro(w.server.micros()))            // keys expire
+	w.judgeLines()
 	if w.losesData() {
 		return
 	}
-	time.Sleep(w.Lease + w.Lease/2 + 4*w.Poll + w.slack() + w.outages()) // a request may have come that late
-	w.server.redis.SetTime(time.Now())                                   // keys expire
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	c, err := semaphore.New(w.admin.rdb, semaphore.WithWheel(w.admin.wheel))

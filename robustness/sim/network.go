@@ -32,15 +32,16 @@ type link struct {
 	number int
 	conns  map[*conn]struct{}
 
-	frozen     time.Time // the process does not run before
-	cut        time.Time // nothing passes before
-	dead       bool      // the process was killed
-	lostCalls  loss
-	lostReply  loss
-	late       loss        // requests that arrive after their connection was given up
-	unheard    []time.Time // when it wrote to a silent connection
-	slow       time.Duration
-	slowBefore time.Time
+	frozen       time.Time // the process does not run before
+	cut          time.Time // nothing passes before
+	dead         bool      // the process was killed
+	lostCalls    loss
+	lostReply    loss
+	late         loss        // requests that arrive after their connection was given up
+	lostMessages loss        // of subscriptions
+	unheard      []time.Time // when it wrote to a silent connection
+	slow         time.Duration
+	slowBefore   time.Time
 }
 
 // loss is a fault of the next messages.
@@ -311,6 +312,11 @@ func isCall(p []byte) bool {
 	return true
 }
 
+// isMessage reports whether the bytes are a message of a subscription.
+func isMessage(p []byte) bool {
+	return bytes.HasPrefix(p, []byte(">3\r\n$7\r\nmessage\r\n")) || bytes.HasPrefix(p, []byte("*3\r\n$7\r\nmessage\r\n"))
+}
+
 // Close ends the connection. What was sent before arrives.
 func (e clientEnd) Close() error {
 	n, c := e.link.net, e.conn
@@ -355,6 +361,9 @@ func (e serverEnd) Write(p []byte) (int, error) {
 	now := time.Now()
 	if now.Before(l.cut) && c.to != sentinelAddr {
 		c.deafDown = true
+	}
+	if isMessage(p) && l.lostMessages.take() {
+		return len(p), nil
 	}
 	if !c.deafDown {
 		c.down.addLocked(now.Add(l.delayLocked(c)), plainError(p))

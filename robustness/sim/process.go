@@ -46,6 +46,9 @@ func (w *world) newProcess() (*process, error) {
 	p := &process{world: w, number: w.started, lockers: make(map[string]robustness.Locker)}
 	w.mu.Unlock()
 	p.link = w.net.newLink()
+	w.mu.Lock()
+	w.links[p.number] = p.link.number
+	w.mu.Unlock()
 	p.clock = &clock{link: p.link, start: w.start.Add(-time.Hour)}
 	opts := []wheel.Option{wheel.WithTickDuration(w.Tick)}
 	if w.has("process stands still", "wall clock steps") {

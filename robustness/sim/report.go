@@ -96,6 +96,9 @@ const pairSign = " × "
 
 // Add counts a run.
 func (f *Figures) Add(res *Result) {
+	if res.Skipped {
+		return
+	}
 	f.init()
 	f.Runs++
 	if res.Stopped != "" {

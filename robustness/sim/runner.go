@@ -30,6 +30,7 @@ type Orders struct {
 	Schedule *Schedule `json:"schedule,omitempty"` // instead, this schedule so many times
 	Kinds    []string  `json:"kinds,omitempty"`    // of objects, rather than all of the library
 	Health   bool      `json:"health,omitempty"`   // only those of the seeds that have faults of healthFaults
+	Fleet    bool      `json:"fleet,omitempty"`    // only those of the seeds that are fleets
 	Binary   string    `json:"-"`                  // the test binary that runs them, rather than this one
 }
 
@@ -58,8 +59,8 @@ func Obey(t *testing.T) bool {
 		if s == nil {
 			s = Draw(o.Seed+uint64(i), o.Kinds...)
 		}
-		if o.Health && !s.isOfHealth() {
-			if err := results.Encode(&Result{Seed: s.Seed}); err != nil {
+		if o.Health && !s.isOfHealth() || o.Fleet && s.Fleet == "" {
+			if err := results.Encode(&Result{Seed: s.Seed, Skipped: true}); err != nil {
 				t.Fatal(err)
 			}
 			continue

@@ -23,6 +23,7 @@ type Schedule struct {
 	Policy    string        `json:"policy"`           // of limits
 	Client    string        `json:"client,omitempty"` // how the processes find the primary
 	Hidden    bool          `json:"hidden,omitempty"` // a proxy hides the addresses of servers
+	Fleet     string        `json:"fleet,omitempty"`  // the kind of its faults
 	Length    time.Duration `json:"length"`
 	Objects   []Object      `json:"objects"`
 	Ops       []Op          `json:"ops"`
@@ -147,6 +148,9 @@ func (s *Schedule) String() string {
 	fmt.Fprintf(&b, "seed %d: %d processes, lease %v, poll %v, tick %v, delays %v to %v, "+
 		"read timeout %v, retries %d, policy %s\n",
 		s.Seed, s.Processes, s.Lease, s.Poll, s.Tick, s.Least, s.Most, s.Timeout, s.Retries, s.Policy)
+	if s.Fleet != "" {
+		fmt.Fprintf(&b, "a fleet: %s\n", s.Fleet)
+	}
 	if s.Client != plainClient {
 		fmt.Fprintf(&b, "the redis clients are of the kind %s; their proxy hides addresses: %v\n", s.Client, s.Hidden)
 	}
@@ -191,11 +195,14 @@ func (d drawer) between(least, most time.Duration) time.Duration {
 func (d drawer) one(of ...time.Duration) time.Duration { return of[d.IntN(len(of))] }
 
 // Draw returns the schedule of a seed, for objects of all Kinds unless others are named: of one seed in eight for
-// delayed tasks alone, so that those of other kinds stay as they were before there were tasks. Each has a few kinds
+// delayed tasks alone, and of another one for a fleet, so that the other seeds stay as they were before. Each has a few kinds
 // of objects and a few kinds of faults, rather than some of each: what needs two faults of one kind, or many
 // operations on one object, is met more often so.
 func Draw(seed uint64, kinds ...string) *Schedule {
 	if len(kinds) == 0 {
+		if rand.New(rand.NewPCG(seed, 54)).IntN(8) == 0 {
+			return drawFleet(seed, fleetKinds...)
+		}
 		kinds = slices.DeleteFunc(slices.Clone(Kinds), isTasks)
 		if rand.New(rand.NewPCG(seed, 34)).IntN(8) == 0 {
 			kinds = []string{tasksKind}

@@ -23,8 +23,8 @@ func TestOrders(t *testing.T) {
 	}
 }
 
-// TestSimulate runs the schedules of some seeds. SEED names the first one, and DURATION is for how long they
-// run: it is make simulate. Otherwise it runs seeds that are always the same.
+// TestSimulate runs the schedules of some seeds. SEED names the first one, DURATION is for how long they run, and
+// FLEET leaves out seeds that are no fleets: it is make simulate. Otherwise it runs seeds that are always the same.
 func TestSimulate(t *testing.T) {
 	if os.Getenv("SIM_ORDERS") != "" || testing.Short() {
 		t.Skip("takes 20 seconds")
@@ -62,7 +62,8 @@ func simulate(t *testing.T, all *sim.Figures, seed uint64, lasts time.Duration) 
 	t.Helper()
 	t.Logf("first seed %d, for %v", seed, lasts)
 	began := time.Now()
-	require.NoError(t, sim.Orders{Seed: seed, Count: 1 << 30}.Each(func(res *sim.Result) bool {
+	orders := sim.Orders{Seed: seed, Count: 1 << 30, Fleet: os.Getenv("FLEET") != ""}
+	require.NoError(t, orders.Each(func(res *sim.Result) bool {
 		all.Add(res)
 		if len(res.Faults) > 0 && len(all.Failed) <= explained {
 			t.Error(sim.Explain(res, nil, robustness.Commit(), time.Minute))

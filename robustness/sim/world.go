@@ -29,7 +29,8 @@ type world struct {
 	mu      sync.Mutex
 	started int // processes
 	slots   []*process
-	last    int64 // the last stamp
+	links   map[int]int // of each process of the history
+	last    int64       // the last stamp
 	history history.History
 	ids     uint64
 	active  map[*activity]struct{}
@@ -350,7 +351,7 @@ func newWorld(s *Schedule) *world {
 	return &world{
 		Schedule: s, active: make(map[*activity]struct{}), held: make(map[*holding]struct{}),
 		met: make(map[string]int), pairs: make(map[[2]string]int),
-		planned: make(map[string]Op), failed: make(map[string][]string),
+		links: make(map[int]int), planned: make(map[string]Op), failed: make(map[string][]string),
 	}
 }
 
