@@ -99,5 +99,10 @@ end
 redis.call('PEXPIRE', timeout, 0)
 if longest then
   redis.call('PEXPIRE', name, longest)
+  if longest + clock_drift < left then -- the waiter that is first knows a later end, which counts if the other readers are dead
+    -- include: line
+    local ready_in = longest
+    -- include: tell_first
+  end
 end
 return 1

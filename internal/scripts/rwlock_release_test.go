@@ -1,6 +1,7 @@
 package scripts_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -43,6 +45,30 @@ func TestReadRelease(t *testing.T) {
 		require.Equal(t, 1, l.releaseRead("short:1"))
 		l.requireLease(10 * time.Second)
 		require.Equal(t, map[string]string{"mode": "read", "java:1": "2"}, l.holders())
+	})
+
+	t.Run("the writer that is first in the line learns that the lock ends sooner", func(t *testing.T) {
+		t.Parallel()
+		l := newRWLock(t)
+		sub := l.rdb.Subscribe(t.Context(), scripts.RWChannel(l.name)+":w")
+		t.Cleanup(func() { _ = sub.Close() })
+		_, err := sub.Receive(t.Context())
+		require.NoError(t, err)
+		l.read("dead:1", 5_000)
+		l.read("me:1", 60_000)
+		refused, err := scripts.WriteAcquire.Run(t.Context(), l.rdb, []string{l.name},
+			"w:1:write", 30_000, "", "", "w:1", 0, 90_000, "PUBLISH", scripts.RWChannel(l.name)).Int64Slice()
+		require.NoError(t, err)
+		require.Greater(t, refused[1], int64(30_000), "so long it would wait if nobody released")
+		require.Equal(t, 1, l.releaseRead("me:1"))
+		ctx, cancel := context.WithTimeout(t.Context(), redistest.Patience)
+		defer cancel()
+		message, err := sub.ReceiveMessage(ctx)
+		require.NoError(t, err)
+		var in int64
+		_, err = fmt.Sscanf(message.Payload, "%d w:1", &in)
+		require.NoError(t, err, message.Payload)
+		require.LessOrEqual(t, in, int64(5_000))
 	})
 
 	t.Run("removes dead readers, and the lock if none remains", func(t *testing.T) {

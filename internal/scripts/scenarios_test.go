@@ -271,6 +271,7 @@ func rwScenarios() []scenario {
 		{read, "another writes, in line", words("HSET n mode write you:1:write 0\n PEXPIRE n 5000"), both, readerInLine, nil},
 		{scripts.ReadRelease, "the last, a writer waits", words(mine + line), both, doneInLine, nil},
 		{scripts.ReadRelease, "the last, the others are dead, a writer waits", words(mine + "\n HSET n dead:1 1" + line), both, doneInLine, words("HSET n mode read dead:1 1\n PEXPIRE n 5000")},
+		{scripts.ReadRelease, "beside a shorter one, a writer waits", words(reads + "\n HSET n me:1 1\n PEXPIRE n 60000\n SET " + timeout + " 1 PX 60000" + line), both, doneInLine, nil},
 		{scripts.WriteRelease, "mine, readers wait", words(writes + behind), []string{"n"}, wroteInLine, nil},
 		{scripts.WriteRelease, "mine, a writer waits", words(writes + line), []string{"n"}, wroteInLine, nil},
 		{scripts.WriteRelease, "mine, it reads too, readers wait", words(writes + "\n HSET n me:1 1" + behind), []string{"n"}, wroteInLine, nil},

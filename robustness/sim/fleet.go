@@ -85,6 +85,9 @@ func drawFleet(seed uint64, kinds ...string) *Schedule {
 	if kind == "counting permits" && s.Fleet == dyingFleet { // no lease ends what its clients held
 		s.Fleet = calmFleet
 	}
+	if isTasks(kind) && s.Fleet == lossyFleet { // without a list each of them asks for each task
+		s.Processes = min(s.Processes, 15)
+	}
 	for i := range 1 + d.IntN(3) {
 		s.Objects = append(s.Objects, Object{Kind: kind, Name: fmt.Sprintf("%s-%d", strings.ReplaceAll(kind, " ", "-"), i)})
 	}
@@ -161,7 +164,7 @@ func (d drawer) fleetFaults(s *Schedule, crowds []time.Duration) {
 	}
 	for range 1 + d.IntN(2+s.Processes/5) {
 		f := Fault{Kind: names[d.IntN(len(names))], Process: d.IntN(s.Processes), Object: d.IntN(len(s.Objects))}
-		f.At = crowds[d.IntN(len(crowds))] + d.between(0, 400*time.Millisecond)
+		f.At = crowds[d.IntN(len(crowds))] + d.between(0, 200*time.Millisecond)
 		faultOf(f.Kind).draw(d, s, &f)
 		if f.For > 0 {
 			f.For = d.between(100*time.Millisecond, 2*s.Lease)
@@ -190,9 +193,6 @@ func (w *world) judgeLine(calls []*history.Call, rules check.Rules, events []his
 		each += kept // another process that is woken meanwhile finds less than it wants
 	}
 	bound := w.handOver() + time.Duration(failures)*each
-	if failures > 0 && slices.ContainsFunc(calls, func(c *history.Call) bool { return c.Shared }) {
-		bound += w.Lease // a writer knows only until when the readers of its last attempt have the lock
-	}
 	waits := check.Progress(check.Running(calls, stops), rules, 0, w.unknown(calls, stops))
 	faults := check.NoneStrands(waits, bound)
 	return append(faults, check.Overtaken(calls, rules, stops, 4*time.Millisecond+w.handOver(), 3*failures)...)
