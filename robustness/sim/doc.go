@@ -5,6 +5,7 @@
 //	make simulate                    # new seeds for a minute
 //	make simulate DURATION=5m        # new seeds for that long
 //	make simulate SEED=7             # that seed again
+//	make simulate FLEET=1            # new seeds of many processes on few names
 //	make simulate-controls           # in how many seeds each wrong implementation is found
 //
 // A seed determines a Schedule: which process does what when, and which fault happens when, to whom, for how
@@ -45,6 +46,11 @@
 // One schedule in five has only faults in which a client can be wrong about who the primary is and whether it is well;
 // see healthFaults. There every call that fails is judged: none may while a new connection works, and what has begun
 // goes on through answers that nobody knows and through refused logins.
+//
+// One seed in eight is a fleet: 3 to 50 processes on one to three names, whose waiters have lines in Redis; see fleet.go.
+// While no message is lost, an object may be free with a waiter for a hand-over, and for the time of a guard for each
+// process that was killed, stopped or closed, and no waiter is overtaken: waiters depend on no poll, which is 30 s then.
+// Processes of versions without lines are left to the tests of the packages.
 //
 // # The embedded server
 //

@@ -71,7 +71,7 @@ func drawFleet(seed uint64, kinds ...string) *Schedule {
 		Lease:     d.one(time.Second, 2*time.Second, 5*time.Second),
 		Poll:      d.one(time.Second, 5*time.Second),
 		Tick:      d.one(time.Millisecond, time.Millisecond, 10*time.Millisecond),
-		Least:     d.one(50*time.Microsecond, 200*time.Microsecond),
+		Least:     d.one(50*time.Microsecond, 200*time.Microsecond, time.Millisecond),
 		Timeout:   time.Second,
 		Retries:   []int{1, 3}[d.IntN(2)],
 		Policy:    "closed",
@@ -108,7 +108,7 @@ func drawFleet(seed uint64, kinds ...string) *Schedule {
 // crowd draws the calls of a crowd that comes at a time, and returns for how long it needs the objects.
 func (d drawer) crowd(s *Schedule, at time.Duration) (lasts time.Duration) {
 	longest := d.one(2*time.Millisecond, 10*time.Millisecond, 30*time.Millisecond)
-	within := d.one(10*time.Millisecond, 200*time.Millisecond)
+	within := d.one(10*time.Millisecond, 200*time.Millisecond, time.Second)
 	leaves := d.IntN(3) // of ten
 	for p := range s.Processes {
 		for range 1 + d.IntN(3) {

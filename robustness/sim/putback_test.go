@@ -80,6 +80,8 @@ func TestPutBack(t *testing.T) {
 				find(t, m.Fault, sim.Orders{Binary: binary, Kinds: []string{what}}, nil)
 			case "promise":
 				find(t, m.Fault, sim.Orders{Binary: binary, Health: true}, []string{what})
+			case "fleet":
+				find(t, m.Fault, sim.Orders{Binary: binary, Fleet: true}, []string{what})
 			case "schedule":
 				require.Contains(t, schedules, what)
 				findBy(t, m.Fault, binary, schedules[what]())
