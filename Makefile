@@ -219,6 +219,7 @@ endif
 	cd robustness && go run ./cmd/report -from $(MEASURED)
 
 ## simulate: a simulated fleet under faults, in simulated time: new seeds for DURATION=5m, by default for a minute, or SEED=n again.
+## FLEET=1 leaves out all seeds but those of many processes on few names.
 ## A failure prints its seed, the commit, the shortest schedule that still fails, and its last events.
 .PHONY: simulate simulate-controls
 simulate:

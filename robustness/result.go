@@ -228,6 +228,9 @@ func (r *Run) judgeHolds(res *Result, calls []*history.Call) {
 		res.Refused, res.RefusedChecked = res.Refused+refused, res.RefusedChecked+checked
 		late, untold := check.InTime(calls, rules, stops, inTime)
 		res.ToldLate, faults = max(res.ToldLate, late), append(faults, untold...)
+		if r.Fleet {
+			faults = append(faults, r.judgeLine(calls, rules, grace, stops)...)
+		}
 		waits := check.Free(calls, rules, grace, r.spans)
 		idle, takeover = append(idle, waits...), append(takeover, check.Takeovers(calls, rules, r.spans)...)
 		progress := check.Progress(calls, rules, grace, r.spans)
@@ -238,6 +241,23 @@ func (r *Run) judgeHolds(res *Result, calls []*history.Call) {
 		}
 	}
 	res.Idle, res.Takeover = quantiles(idle), quantiles(takeover)
+}
+
+// lineWait is far more than a line needs for the next waiter, on a machine that is busy with something else, and less than
+// the time until the first poll of a fleet.
+const lineWait = 5 * time.Second
+
+// judgeLine checks a line, whose waiters depend on no poll also while processes are killed or stopped.
+func (r *Run) judgeLine(
+	calls []*history.Call, rules check.Rules, grace time.Duration, stops map[int][]check.Span,
+) []check.Fault {
+	waits := check.Free(check.Running(calls, stops), rules, grace, r.outages)
+	faults := check.NoneStrands(waits, lineWait)
+	if r.lostData() { // and lines
+		return faults
+	}
+	const perFault = 10 // of the callers that come while nobody answers
+	return append(faults, check.Overtaken(calls, rules, stops, lineWait/5, perFault*len(r.spans))...)
 }
 
 func (res *Result) count(calls []*history.Call) {

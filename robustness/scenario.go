@@ -40,6 +40,7 @@ type Scenario struct {
 	Leases    []time.Duration // of the processes in turn, if they differ; Lease is the longest
 	Faults    []*Fault
 	Every     time.Duration // the longest pause between two faults
+	Fleet     bool          // its processes stand in lines, and depend on no poll
 	Each      bool          // every fault takes effect, also if that needs more time
 	Length    time.Duration
 	Quiet     time.Duration // after the last fault

@@ -97,7 +97,22 @@ func Fixed(length time.Duration) (all []*Scenario) {
 	})
 	add(tasks, Sentinel, "processes, networks, servers", keeps)
 	add(tasks, Cluster, "processes, networks, servers, slots", keeps)
+
+	dying := func(*Scenario) []*Fault { return named("process stopped", "process killed") }
+	for _, kind := range []string{"mutex", "leased permits"} {
+		add(kind, Single, "a fleet of 20 processes", dying, fleet)
+	}
+	add("mutex", Sentinel, "a fleet of 20 processes, failovers", func(s *Scenario) []*Fault {
+		return append(dying(s), named("primary killed, back as a replica")...)
+	}, fleet)
 	return all
+}
+
+// fleet makes a scenario one of many processes on few names. Their polls are so seldom that whoever waits for one is
+// seen.
+func fleet(s *Scenario) {
+	s.Fleet, s.Processes, s.Clients, s.Callers, s.Objects = true, 20, 1, 1, 2
+	s.Poll, s.MaxHold = 30*time.Second, 10*time.Millisecond
 }
 
 func lost(s *Scenario) []*Fault {
