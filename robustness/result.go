@@ -243,8 +243,8 @@ func (r *Run) judgeHolds(res *Result, calls []*history.Call) {
 	res.Idle, res.Takeover = quantiles(idle), quantiles(takeover)
 }
 
-// lineWait is far more than a line needs for the next waiter, on a machine that is busy with something else, and less than
-// the time until the first poll of a fleet.
+// lineWait is far more than a line needs for the next waiter, on a machine that is busy with something else, and less
+// than the time until the first poll of a fleet.
 const lineWait = 5 * time.Second
 
 // judgeLine checks a line, whose waiters depend on no poll also while processes are killed or stopped.

@@ -29,7 +29,8 @@ func Overtaken(calls []*history.Call, r Rules, stops map[int][]Span, patience ti
 		from, to := after(first(calls, r, c), int64(patience)), until-int64(patience)
 		n, last := 0, (*history.Call)(nil)
 		for _, o := range calls {
-			if o.Held() && !o.Shared && !handed[o] && o.Client != c.Client && came(calls, o) > c.At+int64(apart) && o.Return > from && o.Return < to {
+			meanwhile := o.Held() && from < o.Return && o.Return < to
+			if meanwhile && !o.Shared && !handed[o] && o.Client != c.Client && came(calls, o) > c.At+int64(apart) {
 				n, last = n+1, o
 			}
 		}
@@ -59,8 +60,8 @@ func handOvers(calls []*history.Call, r Rules) map[*history.Call]bool {
 	return handed
 }
 
-// first returns when a call became the first of its client that waits. While a client has a lock, none of its calls is in
-// the line.
+// first returns when a call became the first of its client that waits. While a client has a lock, none of its calls is
+// in the line.
 func first(calls []*history.Call, r Rules, c *history.Call) int64 {
 	at := c.At
 	for _, o := range calls {
