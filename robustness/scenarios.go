@@ -65,9 +65,6 @@ func Fixed(length time.Duration) (all []*Scenario) {
 	add("fenced mutex", Cluster, "failovers", fails)
 	add("fair mutex", Cluster, "refusals", refused)
 
-	few := func(*Scenario) []*Fault {
-		return named("replies lost after execution", "connections killed", "process killed")
-	}
 	for _, kind := range []string{"fenced mutex", "fair leased permits"} {
 		add(kind, Single, "overload", few, func(s *Scenario) {
 			s.GiveUp, s.Callers, s.MaxHold = 0.95, 8, 5*time.Millisecond
@@ -98,14 +95,17 @@ func Fixed(length time.Duration) (all []*Scenario) {
 	add(tasks, Sentinel, "processes, networks, servers", keeps)
 	add(tasks, Cluster, "processes, networks, servers, slots", keeps)
 
-	dying := func(*Scenario) []*Fault { return named("process stopped", "process killed") }
 	for _, kind := range []string{"mutex", "leased permits"} {
 		add(kind, Single, "a fleet of 20 processes", dying, fleet)
 	}
-	add("mutex", Sentinel, "a fleet of 20 processes, failovers", func(s *Scenario) []*Fault {
-		return append(dying(s), named("primary killed, back as a replica")...)
-	}, fleet)
+	add("mutex", Sentinel, "a fleet of 20 processes, failovers", deposing, fleet)
 	return all
+}
+
+func dying(*Scenario) []*Fault { return named("process stopped", "process killed") }
+
+func deposing(s *Scenario) []*Fault {
+	return append(dying(s), named("primary killed, back as a replica")...)
 }
 
 // fleet makes a scenario one of many processes on few names. Their polls are so seldom that whoever waits for one is
@@ -113,6 +113,10 @@ func Fixed(length time.Duration) (all []*Scenario) {
 func fleet(s *Scenario) {
 	s.Fleet, s.Processes, s.Clients, s.Callers, s.Objects = true, 20, 1, 1, 2
 	s.Poll, s.MaxHold = 30*time.Second, 10*time.Millisecond
+}
+
+func few(*Scenario) []*Fault {
+	return named("replies lost after execution", "connections killed", "process killed")
 }
 
 func lost(s *Scenario) []*Fault {

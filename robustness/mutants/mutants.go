@@ -33,8 +33,8 @@ type Mutant struct {
 	Run    string // the pattern of their names
 
 	// Simulate says how package sim has to find it: "any" by schedules of all kinds, "kind K" by those of a kind,
-	// "promise P" by schedules about who the primary is, as a breach of that promise, "fleet P" by fleets, likewise, and
-	// "schedule S" by a schedule of its own. It is "" if package sim does not have to.
+	// "promise P" by schedules about who the primary is, as a breach of that promise, "fleet P" by fleets, likewise,
+	// and "schedule S" by a schedule of its own. It is "" if package sim does not have to.
 	Simulate string
 
 	Missed string // why nothing finds it

@@ -89,7 +89,8 @@ func drawFleet(seed uint64, kinds ...string) *Schedule {
 		s.Processes = min(s.Processes, 15)
 	}
 	for i := range 1 + d.IntN(3) {
-		s.Objects = append(s.Objects, Object{Kind: kind, Name: fmt.Sprintf("%s-%d", strings.ReplaceAll(kind, " ", "-"), i)})
+		name := fmt.Sprintf("%s-%d", strings.ReplaceAll(kind, " ", "-"), i)
+		s.Objects = append(s.Objects, Object{Kind: kind, Name: name})
 	}
 	var crowds []time.Duration
 	s.Length = time.Second

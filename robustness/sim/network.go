@@ -314,7 +314,8 @@ func isCall(p []byte) bool {
 
 // isMessage reports whether the bytes are a message of a subscription.
 func isMessage(p []byte) bool {
-	return bytes.HasPrefix(p, []byte(">3\r\n$7\r\nmessage\r\n")) || bytes.HasPrefix(p, []byte("*3\r\n$7\r\nmessage\r\n"))
+	const of3 = "3\r\n$7\r\nmessage\r\n"
+	return bytes.HasPrefix(p, []byte(">"+of3)) || bytes.HasPrefix(p, []byte("*"+of3))
 }
 
 // Close ends the connection. What was sent before arrives.

@@ -195,8 +195,8 @@ func (d drawer) between(least, most time.Duration) time.Duration {
 func (d drawer) one(of ...time.Duration) time.Duration { return of[d.IntN(len(of))] }
 
 // Draw returns the schedule of a seed, for objects of all Kinds unless others are named: of one seed in eight for
-// delayed tasks alone, and of another one for a fleet, so that the other seeds stay as they were before. Each has a few kinds
-// of objects and a few kinds of faults, rather than some of each: what needs two faults of one kind, or many
+// delayed tasks alone, and of another one for a fleet, so that the other seeds stay as they were before. Each has a few
+// kinds of objects and a few kinds of faults, rather than some of each: what needs two faults of one kind, or many
 // operations on one object, is met more often so.
 func Draw(seed uint64, kinds ...string) *Schedule {
 	if len(kinds) == 0 {
