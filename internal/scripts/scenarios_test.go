@@ -388,9 +388,9 @@ func inLines(now int64) (all []scenario) {
 	}{
 		{"some wait", semaphoreLine(now, "", "a:1", "b:1")},
 		{"some wait, and some are gone", semaphoreLine(now, "", "gone:1", "b:1", "gone:2")},
-		{"all are gone", semaphoreLine(now, "1 gone:1", "gone:1")},
-		{"some is kept for a waiter", semaphoreLine(now, "1 a:1", "b:1")},
-		{"some is kept for one that wants more than all", semaphoreLine(now, "2 b:9", "b:9", "a:1")},
+		{"all are gone", semaphoreLine(now, "1 1 gone:1", "gone:1")},
+		{"some is kept for a waiter", semaphoreLine(now, "1 1 a:1", "b:1")},
+		{"some is kept for one that wants more than all", semaphoreLine(now, "2 9 b:9", "b:9", "a:1")},
 		{"the first wants more than all", semaphoreLine(now, "", "b:9", "a:1")},
 	} {
 		what, line := in.what, in.line
