@@ -49,8 +49,8 @@
 //
 // One seed in eight is a fleet: 3 to 50 processes on one to three names, whose waiters have lines in Redis; see
 // fleet.go. While no message is lost, an object may be free with a waiter for a hand-over, and for the time of a guard
-// for each process that was killed, stopped or closed, and no waiter is overtaken: waiters depend on no poll, which is
-// 30 s then. Processes of versions without lines are left to the tests of the packages.
+// for each process that was killed, stopped or closed: waiters depend on no poll, which is 30 s then. Processes of
+// versions without lines are left to the tests of the packages.
 //
 // # The embedded server
 //
