@@ -229,22 +229,11 @@ func (w *world) requested(c *history.Call, at int64) bool {
 }
 
 // judgeLines looks for what is left of lines when all clients are closed and what they left has expired. The list of a
-// queue does not expire: a process that is killed, or may not leave it, stays there until another one serves the queue.
+// queue does not expire: what stays there leaves when another process serves the queue.
 func (w *world) judgeLines() {
 	for _, key := range w.server.lines() {
-		if strings.HasSuffix(key, "}:delay:waiting") {
-			left, err := w.server.redis.ZMembers(key)
-			if w.has("no right to lines", "no right to delete") || err == nil && len(left) <= w.killed() {
-				continue
-			}
+		if !strings.HasSuffix(key, "}:delay:waiting") {
+			w.faultf("nobody stays in a line", "line", "the key %s", key)
 		}
-		w.faultf("nobody stays in a line", "line", "the key %s", key)
 	}
-}
-
-// killed returns how many processes were killed.
-func (w *world) killed() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.met["process killed"]
 }
