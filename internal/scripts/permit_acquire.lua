@@ -35,14 +35,14 @@ local declared, in_line, first_request = tonumber(ARGV[6]), ARGV[7], 8
 
 -- If all requests fit, the leases are not read: expired permits stay until they are needed, and ZADD finds the ids that an earlier
 -- execution with a lost reply has granted.
-local read_leases, expired = not stored or wanted > beyond, 0
+local read_leases, expired = not stored or wanted > unclaimed, 0
 if read_leases then
   expired = redis.call('ZCOUNT', leases, '-inf', now)
 end
 if expired > 0 then
   redis.call('ZREMRANGEBYSCORE', leases, 1, 0) -- changes nothing, and proves that they can be removed
   if stored then
-    free, usable, beyond = free + expired, usable + expired, beyond + expired
+    free, usable, unclaimed = free + expired, usable + expired, unclaimed + expired
   end
 end
 

@@ -42,6 +42,12 @@ func (s sem) waits(process string, seq int, waited time.Duration, wants ...int) 
 	return reply[0], reply[4]
 }
 
+// line returns the waiters, the first one first.
+func (s sem) line() []string {
+	s.t.Helper()
+	return s.rdb.ZRange(s.t.Context(), s.part("waiting"), 0, -1).Val()
+}
+
 // Two large requests, each of which was first for a while, do not keep a part of the permits each and wait for the part
 // of the other.
 func TestPermitLine_LargeRequestsDoNotShareWhatIsKept(t *testing.T) {
@@ -52,10 +58,10 @@ func TestPermitLine_LargeRequestsDoNotShareWhatIsKept(t *testing.T) {
 	s.put(0)
 	_, place := s.waits("b", 1, 1000*time.Millisecond, 3)
 	require.EqualValues(t, 1, place)
-	s.release(1, 1, 0) // wakes b, for which one is kept
+	s.release(1, 1, 0) // one is kept for b, which is woken
 	_, place = s.waits("a", 1, 900*time.Millisecond, 3)
 	require.EqualValues(t, 1, place, "b was woken")
-	s.release(2, 2, 0) // wakes a, for which two are kept
+	s.release(2, 2, 0)
 	_, place = s.waits("a", 2, 900*time.Millisecond, 3)
 	require.EqualValues(t, 1, place, "two are left to a")
 	_, place = s.waits("b", 2, 1000*time.Millisecond, 3)
@@ -74,8 +80,8 @@ func TestPermitLine_LargeRequestsDoNotShareWhatIsKept(t *testing.T) {
 	require.Equal(t, "0", s.free())
 }
 
-// A process whose first request has taken what was kept for it does not count that as taken by others: then nothing
-// would be kept for a second.
+// A process takes what was kept for it, and has another request. Others have taken nothing, so that the next permit is
+// kept for it as well. If others had, nothing would be kept for a second.
 func TestPermitLine_AProcessWithMoreRequestsTakesWhatWasKeptForItItself(t *testing.T) {
 	t.Parallel()
 	s := newSem(t)
@@ -95,4 +101,40 @@ func TestPermitLine_AProcessWithMoreRequestsTakesWhatWasKeptForItItself(t *testi
 	require.EqualValues(t, 1, place)
 	s.release(3, 1, 0)
 	require.NotContains(t, s.rdb.Get(t.Context(), s.part("kept")).Val(), "a:1")
+}
+
+// Permits that become free while a large request has been woken, and has not asked yet, are not given to those behind it.
+func TestPermitLine_ALargeRequestThatWasWokenIsNotOvertaken(t *testing.T) {
+	t.Parallel()
+	s := newSem(t)
+	s.hears("a")
+	s.hears("b")
+	s.put(0)
+	s.waits("a", 1, 1000*time.Millisecond, 2)
+	s.waits("b", 1, 900*time.Millisecond, 1)
+	s.release(1, 1, 0)
+	require.Equal(t, []string{"b:1"}, s.line(), "a was woken")
+	kept := s.rdb.Get(t.Context(), s.part("kept")).Val()
+	require.Contains(t, kept, " 1 2 a:1")
+	until, _, _ := strings.Cut(kept, " ")
+	record := strings.Replace(kept, until, fmt.Sprint(time.Now().Add(time.Hour).UnixMilli()), 1) // however slow the machine is
+	require.NoError(t, s.rdb.Set(t.Context(), s.part("kept"), record, time.Hour).Err())
+	s.release(2, 1, 0)
+	require.Equal(t, []string{"b:1"}, s.line(), "b was not")
+}
+
+// A waiter that asks again keeps its place, although its message took longer than the first one.
+func TestPermitLine_AMessageThatTakesLongMovesNobodyBack(t *testing.T) {
+	t.Parallel()
+	s := newSem(t)
+	s.hears("a")
+	s.put(0)
+	s.waits("a", 1, time.Second, 1)
+	place := s.rdb.ZScore(t.Context(), s.part("waiting"), "a:1").Val() - 20 // as if it had been there 20 ms ago
+	require.NoError(t, s.rdb.ZAdd(t.Context(), s.part("waiting"), redis.Z{Score: place, Member: "a:1"}).Err())
+	before := s.rdb.Time(t.Context()).Val()
+	s.waits("a", 2, time.Second, 1)
+	if took := s.rdb.Time(t.Context()).Val().Sub(before); took < 50*time.Millisecond { // what is older counts as another request
+		require.InDelta(t, place, s.rdb.ZScore(t.Context(), s.part("waiting"), "a:1").Val(), 1)
+	}
 }

@@ -106,7 +106,7 @@ func drawFleet(seed uint64, kinds ...string) *Schedule {
 	return s
 }
 
-// crowd draws the calls of a crowd that comes at a time, and returns for how long it needs the objects.
+// crowd draws calls that begin within moments from at on. lasts is how long all of them take, one after the other.
 func (d drawer) crowd(s *Schedule, at time.Duration) (lasts time.Duration) {
 	longest := d.one(2*time.Millisecond, 10*time.Millisecond, 30*time.Millisecond)
 	within := d.one(10*time.Millisecond, 200*time.Millisecond, time.Second)
@@ -174,7 +174,8 @@ func (d drawer) fleetFaults(s *Schedule, crowds []time.Duration) {
 	}
 }
 
-// handOver is more than a hand-over takes: messages for a subscription, an entry into the line and an attempt.
+// handOver returns a time in which an object that is free is taken by a waiter, also if that subscribes and enters the
+// line first.
 func (w *world) handOver() time.Duration { return 30*w.Most + 3*w.Tick + 10*time.Millisecond }
 
 // guard is how long a process that does not answer may delay the others.
@@ -183,8 +184,8 @@ const guard = 60 * time.Millisecond
 // kept is how long permits are kept for a waiter that was woken.
 const kept = 50 * time.Millisecond
 
-// judgeLine checks what a line promises beyond what all objects do, but for overtaking, which real runs check: here the
-// messages of a crowd take most of the time after which a waiter may not be overtaken.
+// judgeLine checks that no object is free for long while somebody waits. Overtaking is left to real runs, because here
+// the messages of a crowd take most of the time after which nobody may overtake.
 func (w *world) judgeLine(calls []*history.Call, rules check.Rules, events []history.Event) []check.Fault {
 	if w.Fleet == "" || w.Fleet == lossyFleet {
 		return nil

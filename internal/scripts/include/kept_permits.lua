@@ -1,14 +1,14 @@
--- read_kept returns per waiter {until when, how many are kept, how many it wants}, and the sums of both numbers. '*' stands for others who
--- took what was kept.
+-- read_kept returns per waiter {until when, how many are kept, how many it wants}, and the sums of both numbers. The waiter '*' stands for
+-- others who took what was kept.
 local function read_kept(record, now_ms)
-  local kept, sum, wanted = {}, 0, 0
+  local kept, sum, claimed = {}, 0, 0
   for ends, count, wants, waiter in string.gmatch(record, '(%d+) (%d+) (%d+) (%S+)') do
     ends, count, wants = tonumber(ends), tonumber(count), tonumber(wants)
     if ends > now_ms then
-      kept[waiter], sum, wanted = {ends, count, wants}, sum + count, wanted + wants
+      kept[waiter], sum, claimed = {ends, count, wants}, sum + count, claimed + wants
     end
   end
-  return kept, sum, wanted
+  return kept, sum, claimed
 end
 
 -- write_kept is the inverse of read_kept.

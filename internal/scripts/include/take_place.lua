@@ -57,11 +57,11 @@ if waiter then
   end
 end
 
--- others_next says that others may be served now: those for whom nothing is kept any more, and those behind the first one, if that was to
--- get many and is gone.
+-- others_next says that others may be served now: because nothing is kept for this one any more, or because the first one, which was to get
+-- many, is gone. A message that is for no waiter shows whether its client hears.
 local others_next = kept_for_it
 if kept_until and not others_next then
   local first = redis.pcall('ZRANGE', line, 0, 0)[1]
   others_next = first and kept[first]
-    and redis.pcall(verb, channel .. ':' .. string.match(first, '^[^:]*'), '60 ' .. first) == 0
+    and redis.pcall(verb, channel .. ':' .. string.match(first, '^[^:]*'), '0 -') == 0
 end

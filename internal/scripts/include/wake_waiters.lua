@@ -17,8 +17,8 @@ local function wake_waiters(verb, channel, free)
   end
   local time, record = redis.pcall('TIME'), redis.pcall('GET', kept_key)
   local now_ms = (time[1] or 0) * 1000 + math.floor((time[2] or 0) / 1000)
-  local kept, _, wanted = read_kept(type(record) == 'string' and record or '', now_ms)
-  local left, woken, guarded, leave = free - wanted, 0, false, {nil}
+  local kept, _, claimed = read_kept(type(record) == 'string' and record or '', now_ms)
+  local left, woken, guarded, leave = free - claimed, 0, false, {nil}
   while waiting[1] and not guarded do
     for i = 1, #waiting, 2 do
       local waiter, score = waiting[i], tonumber(waiting[i + 1])
