@@ -48,6 +48,16 @@ func (s sem) line() []string {
 	return s.rdb.ZRange(s.t.Context(), s.part("waiting"), 0, -1).Val()
 }
 
+// keptForAnHour returns what is kept for one waiter, and has it kept for an hour, however slow the machine is.
+func (s sem) keptForAnHour() string {
+	s.t.Helper()
+	record := s.rdb.Get(s.t.Context(), s.part("kept")).Val()
+	_, what, _ := strings.Cut(record, " ")
+	record = fmt.Sprint(time.Now().Add(time.Hour).UnixMilli(), " ", what)
+	require.NoError(s.t, s.rdb.Set(s.t.Context(), s.part("kept"), record, time.Hour).Err())
+	return record
+}
+
 // Two large requests, each of which was first for a while, do not keep a part of the permits each and wait for the part
 // of the other.
 func TestPermitLine_LargeRequestsDoNotShareWhatIsKept(t *testing.T) {
@@ -114,11 +124,7 @@ func TestPermitLine_ALargeRequestThatWasWokenIsNotOvertaken(t *testing.T) {
 	s.waits("b", 1, 900*time.Millisecond, 1)
 	s.release(1, 1, 0)
 	require.Equal(t, []string{"b:1"}, s.line(), "a was woken")
-	kept := s.rdb.Get(t.Context(), s.part("kept")).Val()
-	require.Contains(t, kept, " 1 2 a:1")
-	until, _, _ := strings.Cut(kept, " ")
-	record := strings.Replace(kept, until, fmt.Sprint(time.Now().Add(time.Hour).UnixMilli()), 1) // however slow the machine is
-	require.NoError(t, s.rdb.Set(t.Context(), s.part("kept"), record, time.Hour).Err())
+	require.Contains(t, s.keptForAnHour(), " 1 2 a:1")
 	s.release(2, 1, 0)
 	require.Equal(t, []string{"b:1"}, s.line(), "b was not")
 }
@@ -137,4 +143,31 @@ func TestPermitLine_AMessageThatTakesLongMovesNobodyBack(t *testing.T) {
 	if took := s.rdb.Time(t.Context()).Val().Sub(before); took < 50*time.Millisecond { // what is older counts as another request
 		require.InDelta(t, place, s.rdb.ZScore(t.Context(), s.part("waiting"), "a:1").Val(), 1)
 	}
+}
+
+// What is freed is kept for the first in the line, once it has waited: a caller that comes then gets nothing of it.
+func TestPermitLine_WhatIsFreedIsKeptForTheFirst(t *testing.T) {
+	t.Parallel()
+	s := newSem(t)
+	s.hears("a")
+	s.put(0)
+	s.waits("a", 1, time.Second, 1)
+	s.release(1, 1, 0)
+	require.Contains(t, s.keptForAnHour(), " 1 1 a:1")
+	args := []any{1, 0, 60_000, "PUBLISH", scripts.SemChannel(s.name), 0, "", 1}
+	require.Zero(t, s.run(scripts.SemAcquire, []string{s.name, s.part("acquiring:b")}, args...)[0])
+	served, _ := s.waits("a", 2, time.Second, 1)
+	require.EqualValues(t, 1, served)
+}
+
+// A waiter that gives up leaves the line at once, also while nothing is free.
+func TestPermitLine_AWaiterThatGivesUpLeaves(t *testing.T) {
+	t.Parallel()
+	s := newSem(t)
+	s.put(0)
+	s.waits("a", 1, time.Second, 1)
+	s.waits("b", 1, 900*time.Millisecond, 1)
+	require.Equal(t, []string{"a:1", "b:1"}, s.line())
+	s.one(scripts.SemLeave, []string{s.name}, "a:1", "PUBLISH", scripts.SemChannel(s.name))
+	require.Equal(t, []string{"b:1"}, s.line())
 }

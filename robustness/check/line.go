@@ -88,8 +88,8 @@ func came(calls []*history.Call, c *history.Call) int64 {
 	return at
 }
 
-// Running returns the calls, as if those that waited in a process that was stopped meanwhile had not waited. So an object
-// may be free while nobody else wants it.
+// Running returns the calls, as if those that waited in a process that was stopped meanwhile had not waited. So an
+// object may be free while nobody else wants it.
 func Running(calls []*history.Call, stops map[int][]Span) []*history.Call {
 	running := slices.Clone(calls)
 	for i, c := range calls {
