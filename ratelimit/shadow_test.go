@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -627,10 +628,11 @@ func TestShadow_AContextThatEndsAmidstAllLosesNoGrant(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	events := &seen{}
 	c := newClient(t, rdb, ratelimit.WithHooks(events.hooks()))
-	enforced, tried := c.Limiter(name, ratelimit.PerDay(5)), c.Limiter(name+"2", ratelimit.PerDay(5), ratelimit.WithShadow())
+	enforced, tried := c.Limiter(name, ratelimit.PerDay(5)), c.Limiter(name+":2", ratelimit.PerDay(5), ratelimit.WithShadow())
 	require.NoError(t, second(tried.Allow(t.Context(), "other"))) // the script of both is loaded
 	events.take(t)
-	rdb.AddHook(afterReply(cancel))
+	hook := &atSecond{f: cancel}
+	rdb.AddHook(hook)
 	r, err := c.All(enforced.Part("u"), tried.Part("u")).Allow(ctx)
 	require.NoError(t, err)
 	require.True(t, r.Allowed)
@@ -640,24 +642,34 @@ func TestShadow_AContextThatEndsAmidstAllLosesNoGrant(t *testing.T) {
 	what, e := events.take(t)
 	require.Equal(t, "allowed", what)
 	require.False(t, e.Shadow)
+	require.EqualValues(t, 2, hook.calls.Load())
 }
 
-// afterReply is called after each reply, before the caller has it.
-type afterReply func()
+// atSecond is called before the second script is sent. Then the caller has the reply of the first one.
+type atSecond struct {
+	calls atomic.Int64
+	f     func()
+}
 
-func (f afterReply) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (a *atSecond) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (f afterReply) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (a *atSecond) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		defer f()
+		a.count()
 		return next(ctx, cmd)
 	}
 }
 
-func (f afterReply) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (a *atSecond) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		defer f()
+		a.count()
 		return next(ctx, cmds)
+	}
+}
+
+func (a *atSecond) count() {
+	if a.calls.Add(1) == 2 {
+		a.f()
 	}
 }
 
