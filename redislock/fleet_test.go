@@ -94,7 +94,7 @@ func TestFleet_ServesInOrderOfArrival(t *testing.T) {
 				wait(i, newMutex(newClient(t, rdb, onlyWoken()), kind, name))
 				awaitLine(t, rdb, name, i+1)
 			}
-			awaitWaited(t, rdb, name)
+			redistest.AwaitWaited(t, rdb, redistest.LineKey(name), redistest.Overtaken)
 			stalled := stalls(t)
 			mustUnlock(t, first)
 			wait(processes, newMutex(c, kind, name))

@@ -28,10 +28,19 @@ var (
 	poll        = redistest.Poll
 	skipIfShort = redistest.SkipIfShort
 	stalls      = redistest.Stalls
-	lineOf      = redistest.LineOf
-	awaitLine   = redistest.AwaitLine
-	awaitWaited = redistest.AwaitWaited
 )
+
+// lineOf returns the waiters in the line of a name, the first one first.
+func lineOf(t testing.TB, rdb redis.UniversalClient, name string) []string {
+	t.Helper()
+	return redistest.LineOf(t, rdb, redistest.LineKey(name))
+}
+
+// awaitLine waits until n waiters are in the line of a name.
+func awaitLine(t testing.TB, rdb redis.UniversalClient, name string, n int) {
+	t.Helper()
+	redistest.AwaitLine(t, rdb, redistest.LineKey(name), n)
+}
 
 // newClient returns a lock client that is closed with the test.
 func newClient(t testing.TB, rdb redis.UniversalClient, opts ...redislock.Option) *redislock.Client {

@@ -40,7 +40,7 @@ func TestRemains_FindsWhatIsLeft(t *testing.T) {
 		{"multi mutex", "{object-0}:2"},
 		{"read/write mutex", "{object-0}:id:rwlock_timeout:1"},
 		{"fair mutex", "redisson_lock_queue:{object-0}"},
-		{"fair leased permits", "{object-0}:fair:queue"},
+		{"fair leased permits", "{object-0}:fair:waiting"},
 		{"mutex", "{object-0}:timeout"},
 		{"tasks", "{object-0}:delay:tasks"},
 	} {

@@ -51,18 +51,11 @@ func (c *Client) do(ctx context.Context, operation string, request calls.Request
 	return r, nil
 }
 
-// deleteKeys deletes a semaphore and reports whether its permits were set. For a fair semaphore it also wakes
-// the processes that wait, each on its channel.
-func (c *Client) deleteKeys(
-	ctx context.Context, name, permits, channel string, fair bool, others ...string,
-) (bool, error) {
-	ownChannels := 0
-	if fair {
-		ownChannels = 1
-	}
+// deleteKeys deletes a semaphore and reports whether its permits were set.
+func (c *Client) deleteKeys(ctx context.Context, name, permits, channel string, others ...string) (bool, error) {
 	keys := append([]string{permits, c.recordKey(name)}, others...)
 	r, err := c.call(ctx, "delete", name, func() scripts.Call {
-		return scripts.SemDelete.Call(keys, c.redis.Channels.Verb(), channel, recordMillis, ownChannels)
+		return scripts.SemDelete.Call(keys, c.redis.Channels.Verb(), channel, recordMillis)
 	})
 	if err != nil {
 		return false, err

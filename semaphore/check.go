@@ -81,14 +81,14 @@ func (s *CountingSemaphore) needs() []check.Needs {
 			},
 		},
 		check.Listening(s.name, scripts.SemChannel(s.name)),
-		c.needsOfLine(s.name),
+		c.needsOfLine(s.name, false),
 	}
 }
 
 // needsOfLine returns the needs of waiters that are woken one after the other.
-func (c *Client) needsOfLine(name string) check.Needs {
-	n := check.InLine(name, scripts.SuffixName(name, "waiting"), scripts.SemChannel(name)+":"+c.owner)
-	n.Keys = append(n.Keys, scripts.SuffixName(name, "kept"))
+func (c *Client) needsOfLine(name string, fair bool) check.Needs {
+	n := check.InLine(name, keyOf(name, fair, "waiting"), keysOf(name, fair).channel+":"+c.hearsAs())
+	n.Keys = append(n.Keys, keyOf(name, fair, "kept"))
 	return n
 }
 
@@ -103,11 +103,7 @@ func (s *Semaphore) needs() []check.Needs {
 		Keys: []string{k.permits, k.leases, k.fence, s.client.recordKey(s.name), permitsKey(s.name, !s.fair)},
 	}
 	if s.fair {
-		own.For, own.Scripts[0] = "FairSemaphore", scripts.FairStep
-		for _, part := range []string{"queue", "alive", "needs"} {
-			own.Keys = append(own.Keys, fairKey(s.name, part))
-		}
-		return []check.Needs{own, check.Listening(s.name, s.client.fairChannel(s.name))}
+		own.For = "FairSemaphore"
 	}
-	return []check.Needs{own, check.Listening(s.name, k.channel), s.client.needsOfLine(s.name)}
+	return []check.Needs{own, check.Listening(s.name, k.channel), s.client.needsOfLine(s.name, s.fair)}
 }

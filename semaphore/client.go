@@ -21,19 +21,16 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/hold"
 	"github.com/cogwheel-go/cogwheel/internal/line"
-	"github.com/cogwheel-go/cogwheel/internal/pubsub"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/signals"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
-	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 const (
-	maxBatch     = 100  // requests in one script
-	maxFairBatch = 1000 // requests of one process that wait in Redis for a fair semaphore
-	renewalConns = 4    // connections for renewals; each carries one pipeline at a time
+	maxBatch     = 100 // requests in one script
+	renewalConns = 4   // connections for renewals; each carries one pipeline at a time
 
 	recordMillis = 60_000     // how long Redis keeps the result of an edit
 	fenceMillis  = 86_400_000 // how long Redis keeps the last token; of a Semaphore an hour less at times
@@ -48,10 +45,8 @@ type Client struct {
 	logger     *slog.Logger
 	monitor    monitor
 	poll       time.Duration
-	idleMillis int64                // the idle expiry, ms; 0 without
-	owner      string               // identifies this process to Redis
-	leases     *renewal.Destination // renews plain semaphores
-	fairs      *renewal.Destination // renews fair semaphores
+	idleMillis int64  // the idle expiry, ms; 0 without
+	owner      string // identifies this process to Redis
 	cleanup    *cleanup.Queue[pendingRelease]
 
 	lastSequence atomic.Uint64
@@ -68,13 +63,8 @@ type Client struct {
 	// Each queue runs at most one attempt per semaphore at a time. Sequence numbers rely on that.
 	counting         *waitqueue.Group[string, acquisition]
 	countingReleases *waitqueue.Group[string, *countingRelease]
-	plain            *waitqueue.Group[string, *acquireRequest]
-	plainReleases    *waitqueue.Group[string, *releaseRequest]
-	fair             *waitqueue.Group[string, *acquireRequest]
-	fairReleases     *waitqueue.Group[string, *releaseRequest]
-
-	countingLines *line.Lines[string]
-	plainLines    *line.Lines[string]
+	countingLines    *line.Lines[string]
+	plain, fair      leased
 
 	mu     sync.Mutex
 	held   map[*held]struct{}  // guarded by mu
@@ -123,18 +113,17 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 			"renewals share its connections, and sharded channels do not wake waiters", "type", fmt.Sprintf("%T", rdb))
 	}
 	c.cleanup = c.newCleanup()
-	if c.leases, err = c.redis.Renewer.Destination(&renewBackend{client: c}); err != nil {
-		return nil, err
-	}
-	if c.fairs, err = c.redis.Renewer.Destination(&renewBackend{client: c, fair: true}); err != nil {
-		return nil, err
-	}
 	c.makeQueues()
+	for _, l := range []*leased{&c.plain, &c.fair} {
+		if l.renewals, err = c.redis.Renewer.Destination(&renewBackend{client: c, fair: l.fair}); err != nil {
+			return nil, err
+		}
+	}
 	return c, nil
 }
 
 func (c *Client) makeQueues() {
-	c.countingLines, c.plainLines = c.newLines(), c.newLines()
+	c.countingLines = c.newLines(false)
 	c.counting = waitqueue.New(c.wheel, waitqueue.Config[string, acquisition]{
 		Submit: c.submit, Build: c.buildCounting, Apply: c.applyCounting,
 		MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
@@ -145,25 +134,7 @@ func (c *Client) makeQueues() {
 		Submit: c.submit, Build: c.buildCountingReleases, Apply: c.applyCountingReleases,
 		MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
 	})
-	c.plain = waitqueue.New(c.wheel, waitqueue.Config[string, *acquireRequest]{
-		Submit: c.submit, Build: c.buildPlain, Apply: c.applyPlain,
-		MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
-		Listen: c.plainLines.Listen, Listens: c.plainLines.Listens,
-		GiveBack: c.giveBackPlain, Leave: c.leavePlain,
-	})
-	c.plainReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *releaseRequest]{
-		Submit: c.submit, Build: c.buildPlainReleases, Apply: c.applyPlainReleases,
-		MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
-	})
-	c.fair = waitqueue.New(c.wheel, waitqueue.Config[string, *acquireRequest]{
-		Submit: c.submit, Build: c.buildFair, Apply: c.applyFair,
-		MaxBatch: maxFairBatch, Poll: c.poll, Eager: true, Carry: true, Workers: c.gate.Workers,
-		Listen: pubsub.Listen(c.redis.Channels, c.fairChannel),
-	})
-	c.fairReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *releaseRequest]{
-		Submit: c.submit, Build: c.buildFairReleases, Apply: c.applyFairReleases,
-		MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
-	})
+	c.plain, c.fair = c.newLeased(false), c.newLeased(true)
 }
 
 // submit is the Submit of the queues.
@@ -175,22 +146,6 @@ func (c *Client) submit(j *calls.Job, caller calls.Caller, name string, here boo
 	}
 }
 
-// destination returns the destination that renews leased permits.
-func (c *Client) destination(fair bool) *renewal.Destination {
-	if fair {
-		return c.fairs
-	}
-	return c.leases
-}
-
-// releaseQueue returns the queue of releases of leased permits.
-func (c *Client) releaseQueue(fair bool) *waitqueue.Group[string, *releaseRequest] {
-	if fair {
-		return c.fairReleases
-	}
-	return c.plainReleases
-}
-
 // Close releases all held grants, ends waiting calls with ErrClosed, and blocks until the Client has stopped
 // working or ctx ends. Other processes may acquire the released permits at once, so call Close when the work
 // that holds them has ended. Close does not release the permits of a CountingSemaphore; release them before. It
@@ -199,8 +154,7 @@ func (c *Client) releaseQueue(fair bool) *waitqueue.Group[string, *releaseReques
 // Close returns an error if ctx ends first or Redis did not confirm a release. If ctx ends first, Close closes
 // the connections anyway: calls in flight end by their timeouts, and grants that are not released yet end with
 // their lease. While Redis does not answer, Close gives up in the same way a second after the last lease has
-// ended, but not before eleven seconds if calls on a CountingSemaphore are not confirmed. The place of a
-// request in the queue of a fair semaphore counts as a lease of a second and three times WithPoll. If ctx has
+// ended, but not before eleven seconds if calls on a CountingSemaphore are not confirmed. If ctx has
 // already ended when Close is called, Close takes up to a second, so that a deferred Close releases the grants
 // whatever its context. Further calls of Close only wait for the first.
 func (c *Client) Close(ctx context.Context) error {
@@ -214,22 +168,22 @@ func (c *Client) Close(ctx context.Context) error {
 	ctx, cancel := hold.ToClose(ctx, c.wheel, c.patience())
 	defer cancel()
 	c.counting.Refuse(ErrClosed)
-	c.plain.Refuse(ErrClosed)
-	c.fair.Refuse(ErrClosed)
+	c.plain.acquisitions.Refuse(ErrClosed)
+	c.fair.acquisitions.Refuse(ErrClosed)
 	released := c.releaseGrants(ctx)
 	return c.redis.Close(
 		ctx,
 		c.counting.Close(ctx, ErrClosed), // permits granted meanwhile go to countingReleases
-		c.plain.Close(ctx, ErrClosed),
-		c.fair.Close(ctx, ErrClosed),
+		c.plain.acquisitions.Close(ctx, ErrClosed),
+		c.fair.acquisitions.Close(ctx, ErrClosed),
 		c.gate.Wait(ctx),
 		released(),
 		c.releaseGrants(ctx)(), // grants of calls that were in flight
 		c.closeCleanup(ctx),
 		c.settleAll(ctx),
 		c.countingReleases.Close(ctx, ErrClosed),
-		c.plainReleases.Close(ctx, ErrClosed),
-		c.fairReleases.Close(ctx, ErrClosed),
+		c.plain.releases.Close(ctx, ErrClosed),
+		c.fair.releases.Close(ctx, ErrClosed),
 	)
 }
 
@@ -285,7 +239,7 @@ func (c *Client) releaseGrants(ctx context.Context) (wait func() error) {
 			h.Drop()
 			releases.Add(1)
 			request := &releaseRequest{ids: h.ids}
-			c.releaseQueue(h.fair).WaitFunc(ctx, h.name, request, func(_ *releaseRequest, err error) {
+			c.leased(h.fair).releases.WaitFunc(ctx, h.name, request, func(_ *releaseRequest, err error) {
 				defer releases.Done()
 				if err != nil {
 					h.ReleaseLater(0)

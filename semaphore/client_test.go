@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
@@ -138,8 +139,8 @@ func TestClient_Close(t *testing.T) {
 		grants = append(grants, mustAcquire(t, l, 2))
 		calls = append(calls, startCall(func() error { _, err := l.Acquire(t.Context(), 2); return err }))
 	}
-	awaitListeners(t, rdb, name, 1)
-	awaitListeners(t, rdb, name+":plain", 1)
+	awaitListeners(t, rdb, scripts.SemChannel(name), 1)
+	awaitListeners(t, rdb, scripts.SemChannel(name+":plain"), 1)
 	require.NoError(t, c.Close(within(t, testTimeout)))
 	for _, w := range calls {
 		require.ErrorIs(t, w.wait(t), semaphore.ErrClosed)

@@ -276,7 +276,7 @@ func (s *CountingSemaphore) Delete(ctx context.Context) (bool, error) {
 	if s.err != nil {
 		return false, s.err
 	}
-	existed, err := s.client.deleteKeys(ctx, s.name, s.name, scripts.SemChannel(s.name), false, originKey(s.name))
+	existed, err := s.client.deleteKeys(ctx, s.name, s.name, scripts.SemChannel(s.name), originKey(s.name))
 	if err == nil {
 		s.client.counting.Kick(s.name)
 	}

@@ -158,7 +158,7 @@ func TestIdleExpiry_OfEveryKey(t *testing.T) {
 			}
 			return err
 		})
-		poll(t, func() bool { return len(rdb.PubSubChannels(t.Context(), k.channel(name)).Val()) > 0 })
+		poll(t, func() bool { return len(rdb.PubSubChannels(t.Context(), k.messages(name)).Val()) > 0 })
 		last(5*lease+idle, 5*lease+idle, "waited for")
 		require.NoError(t, g.Release(t.Context()))
 		require.NoError(t, waiting.wait(t))

@@ -1,19 +1,33 @@
 package semaphore_test
 
 import (
+	"cmp"
 	"context"
-	"strings"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
-	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
+
+// granted is a grant in a test of the order: the place of its request, and its token, which is greater for a later grant.
+type granted struct {
+	request int
+	token   int64
+}
+
+// inOrder returns the requests in the order of their grants.
+func inOrder(grants []granted) (requests []int) {
+	slices.SortFunc(grants, func(a, b granted) int { return cmp.Compare(a.token, b.token) })
+	for _, g := range grants {
+		requests = append(requests, g.request)
+	}
+	return requests
+}
 
 func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
 	t.Parallel()
@@ -23,8 +37,7 @@ func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
 	holder := newClient(t, rdb).FairSemaphore(name)
 	mustSetPermits(t, holder, 2)
 	g := mustAcquire(t, holder, 2)
-	queue := scripts.SuffixName(name, "fair:queue")
-	order, began := make(chan int, 2*processes), time.Now()
+	order, began := make(chan granted, 2*processes), time.Now()
 	var all sync.WaitGroup
 	var counts []*scriptCounter
 	for i := range 2 * processes {
@@ -45,80 +58,115 @@ func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			order <- i
+			order <- granted{i, g.Token()}
 			if err := g.Release(context.WithoutCancel(t.Context())); err != nil {
 				t.Error(err)
 			}
 		})
-		poll(t, func() bool { return rdb.ZCard(t.Context(), queue).Val() == int64(i+1) })
+		fairKind.awaitLine(t, rdb, name, i+1)
+		redistest.AwaitWaited(t, rdb, fairKind.key(name, "waiting"), 50*time.Millisecond)
 	}
 	_, err := holder.TryAcquire(t.Context(), 1)
 	require.ErrorIs(t, err, semaphore.ErrNoPermits, "TryAcquire does not overtake waiters")
+	stalled := redistest.Stalls(t)
 	require.NoError(t, g.Release(t.Context()))
 	all.Wait()
 	close(order)
-	var got []int
-	for i := range order {
-		got = append(got, i)
+	var grants []granted
+	for g := range order {
+		grants = append(grants, g)
 	}
-	// Two requests for one permit may be granted together; either may report first.
-	for at, i := range got {
-		require.InDelta(t, at, i, 1, "%v", got)
+	got := inOrder(grants)
+	for at, i := range got { // two that want one permit each are woken together, and either may ask first
+		if i < at-1 || i > at+1 {
+			require.Greater(t, stalled(), 10*time.Millisecond, "%v: a process has 50 ms to take what is kept for it", got)
+		}
 	}
 	require.EqualValues(t, 2, available(t, holder))
-	require.Zero(t, rdb.ZCard(t.Context(), queue).Val())
+	require.Empty(t, fairKind.lineOf(t, rdb, name))
 	for _, count := range counts {
 		polls := int(time.Since(began) / semaphore.DefaultPoll)
 		require.LessOrEqual(t, count.scripts(), 6+polls, "queue, subscribe, claim, release and a poll: no thundering herd")
 	}
 }
 
-// The first process in the queue has died. Redis skips it when its last look was too long ago, or when it
-// does not claim what it was assigned.
-func TestFair_SkipsDeadProcesses(t *testing.T) {
+// A request that is granted more than what was kept for its process would overtake another that came before.
+func TestFair_TwoProcessesAlternate(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
-	for how, x := range map[string]struct{ lastHeard, poll time.Duration }{
-		"alive at its turn: skipped after it has not claimed": {0, 200 * time.Millisecond},
-		"last look too long ago: skipped at once":             {time.Hour, time.Hour}, // its claim would expire after three hours
-	} {
-		t.Run(how, func(t *testing.T) {
-			t.Parallel()
-			server, name := redistest.Shared(t), redistest.Name(t)
-			rdb := server.Client(t)
-			interval := semaphore.WithPoll(x.poll)
-			holder := newClient(t, rdb, interval).FairSemaphore(name)
-			mustSetPermits(t, holder, 1)
-			g := mustAcquire(t, holder, 1)
-
-			dead := strings.Repeat("d", 16)
-			part := func(s string) string { return scripts.SuffixName(name, "fair:"+s) }
-			alive := float64(time.Now().Add(time.Hour).UnixMilli()) // until after the next request
-			// In one transaction: an assignment in flight since TrySetPermits would drop a request without
-			// needs.
-			_, err := rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
-				p.ZAdd(t.Context(), part("queue"), redis.Z{Score: 1, Member: dead})
-				p.ZAdd(t.Context(), part("alive"), redis.Z{Score: alive, Member: dead})
-				p.HSet(t.Context(), part("needs"), dead, strings.Repeat("0", 32)+dead)
-				return nil
-			})
-			require.NoError(t, err)
-			l := newClient(t, server.Client(t), interval).FairSemaphore(name)
-			var next *semaphore.Grant
-			w := startCall(func() (err error) { next, err = l.Acquire(within(t, testTimeout), 1); return err })
-			poll(t, func() bool { return rdb.ZCard(t.Context(), part("queue")).Val() == 2 })
-			require.False(t, w.ended())
-			if x.lastHeard > 0 {
-				require.NoError(t, rdb.ZIncrBy(t.Context(), part("alive"), -2*float64(x.lastHeard.Milliseconds()), dead).Err())
+	server, name := redistest.Shared(t), redistest.Name(t)
+	rdb := server.Client(t)
+	holder := newClient(t, rdb).FairSemaphore(name)
+	mustSetPermits(t, holder, 3)
+	all := []*semaphore.Grant{mustAcquire(t, holder, 1), mustAcquire(t, holder, 1), mustAcquire(t, holder, 1)}
+	processes := []*semaphore.Semaphore{
+		newClient(t, rdb).FairSemaphore(name), newClient(t, rdb).FairSemaphore(name),
+	}
+	order := make(chan granted, 12)
+	for i := range 12 {
+		processes[i%2].AcquireFunc(t.Context(), 1, func(g *semaphore.Grant, err error) {
+			if err != nil {
+				t.Error(err)
+				return
 			}
-			require.NoError(t, g.Release(t.Context()))
-			require.NoError(t, w.wait(t))
-			require.NoError(t, next.Release(t.Context()))
-			require.EqualValues(t, 1, available(t, holder))
-			require.Zero(t, rdb.HLen(t.Context(), part("needs")).Val())
-			require.Zero(t, rdb.ZCard(t.Context(), part("alive")).Val())
+			order <- granted{i, g.Token()}
+			if err := g.Release(context.WithoutCancel(t.Context())); err != nil {
+				t.Error(err)
+			}
+		})
+		fairKind.awaitLine(t, rdb, name, min(i+1, 2))
+		at := rdb.Time(t.Context()).Val()
+		poll(t, func() bool { return rdb.Time(t.Context()).Val().Sub(at) > 200*time.Millisecond })
+	}
+	stalled := redistest.Stalls(t)
+	for _, g := range all {
+		require.NoError(t, g.Release(t.Context()))
+	}
+	var grants []granted
+	for range 12 {
+		grants = append(grants, <-order)
+	}
+	got := inOrder(grants)
+	for at, i := range got { // two processes in which no other request waits are woken together
+		if i < at-1 || i > at+1 || at < 8 && i != at {
+			require.Greater(t, stalled(), 10*time.Millisecond, "%v: a process has 50 ms to take what is kept for it", got)
+		}
+	}
+	require.Empty(t, fairKind.lineOf(t, rdb, name))
+}
+
+// The second request of a process, which came before those of another process, is granted before them.
+func TestFair_TheSecondRequestOfAProcessKeepsItsPlace(t *testing.T) {
+	t.Parallel()
+	server, name := redistest.Start(t), "permits"
+	rdb := server.Client(t)
+	holder := newClient(t, rdb, semaphore.WithPoll(time.Hour)).FairSemaphore(name)
+	mustSetPermits(t, holder, 2)
+	both := mustAcquire(t, holder, 2)
+	ctx, cancel := context.WithCancel(t.Context())
+	order := make(chan string, 3)
+	waits := func(process *semaphore.Semaphore, request string) {
+		process.AcquireFunc(ctx, 1, func(g *semaphore.Grant, err error) {
+			if err == nil {
+				order <- request
+			}
 		})
 	}
+	one := newClient(t, rdb, semaphore.WithPoll(time.Hour)).FairSemaphore(name)
+	waits(one, "its first")
+	fairKind.awaitLine(t, rdb, name, 1)
+	before := scriptCalls(t, rdb)
+	waits(one, "its second")
+	poll(t, func() bool { return scriptCalls(t, rdb) > before }) // Redis has learned of it
+	redistest.AwaitWaited(t, rdb, fairKind.key(name, "waiting"), 50*time.Millisecond)
+	waits(newClient(t, rdb, semaphore.WithPoll(time.Hour)).FairSemaphore(name), "the other's")
+	fairKind.awaitLine(t, rdb, name, 2)
+	stalled := redistest.Stalls(t)
+	require.NoError(t, both.Release(t.Context()))
+	if got := []string{<-order, <-order}; slices.Contains(got, "the other's") {
+		require.Greater(t, stalled(), 10*time.Millisecond, "%v: a process has 50 ms to take what is kept for it", got)
+	}
+	cancel()
 }
 
 // Small requests of other processes do not starve a large one.
@@ -153,7 +201,7 @@ func TestFair_LargeRequestsAreNotStarved(t *testing.T) {
 	poll(t, func() bool { return available(t, large) == 3 })
 }
 
-// A cancelled request leaves the queue in Redis before later requests of its process are queued.
+// A cancelled request leaves the line in Redis, and keeps nothing from others.
 func TestFair_CancelledAcquireLeavesTheQueue(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
@@ -165,9 +213,10 @@ func TestFair_CancelledAcquireLeavesTheQueue(t *testing.T) {
 	for range 300 {
 		ctx, cancel := context.WithCancel(t.Context())
 		waiting := startCall(func() error { _, err := l.Acquire(ctx, 2); return err })
-		poll(t, func() bool { return rdb.ZCard(t.Context(), scripts.SuffixName(name, "fair:queue")).Val() == 1 })
+		fairKind.awaitLine(t, rdb, name, 1)
 		cancel()
 		require.ErrorIs(t, waiting.wait(t), context.Canceled)
+		fairKind.awaitLine(t, rdb, name, 0)
 		g, err := l.TryAcquire(t.Context(), 1)
 		require.NoError(t, err)
 		require.NoError(t, g.Release(t.Context()))

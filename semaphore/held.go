@@ -39,7 +39,7 @@ func (h *held) start(renew bool, sentAt time.Time) (err error) {
 		Lost: ErrLost, OnLost: func(err error) { h.Lost(h, h.ttl, err) },
 	}
 	if renew {
-		h.Lease, err = c.destination(h.fair).Add(spec)
+		h.Lease, err = c.leased(h.fair).renewals.Add(spec)
 	} else {
 		h.Lease, err = c.redis.Renewer.Watch(spec)
 	}
@@ -111,7 +111,7 @@ func (h *held) release(ctx context.Context) error {
 func (h *held) free(ctx context.Context) error {
 	c, request := h.client, &releaseRequest{ids: h.ids}
 	began := c.wheel.Now()
-	err := queueRelease(ctx, c, c.releaseQueue(h.fair), h.name, request, func(err error) error {
+	err := queueRelease(ctx, c, c.leased(h.fair).releases, h.name, request, func(err error) error {
 		if err != nil && !redisconn.WrongKind(err) || h.Ambiguous {
 			h.ReleaseLater(0)
 		}

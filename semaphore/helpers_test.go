@@ -32,12 +32,9 @@ const (
 
 // Short names of helpers of all packages.
 var (
-	newWheel    = redistest.Wheel
-	within      = redistest.Within
-	poll        = redistest.Poll
-	lineOf      = redistest.LineOf
-	awaitLine   = redistest.AwaitLine
-	awaitWaited = redistest.AwaitWaited
+	newWheel = redistest.Wheel
+	within   = redistest.Within
+	poll     = redistest.Poll
 )
 
 // newClient returns a client that is closed with the test.
@@ -58,9 +55,8 @@ func newSharedClient(t testing.TB) (*semaphore.Client, *redis.Client, string) {
 
 // awaitListeners returns when n clients are subscribed to the channel of the semaphore, on any node and
 // sharded or not.
-func awaitListeners(t testing.TB, rdb redis.UniversalClient, name string, n int64) {
+func awaitListeners(t testing.TB, rdb redis.UniversalClient, channel string, n int64) {
 	t.Helper()
-	channel := scripts.SemChannel(name)
 	poll(t, func() bool {
 		var listening atomic.Int64
 		count := func(subs *redis.MapStringIntCmd) error {

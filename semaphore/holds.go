@@ -56,13 +56,9 @@ func (c *Client) Waits() iter.Seq[Wait] {
 				return
 			}
 		}
-		for _, fair := range []bool{false, true} {
-			queue := c.plain
-			if fair {
-				queue = c.fair
-			}
-			for name, line := range queue.Lines() {
-				if !yield(Wait{kindOf(fair), name, line.Size, c.monitor.clock.Time((*line.First).began)}) {
+		for _, leased := range []*leased{&c.plain, &c.fair} {
+			for name, line := range leased.acquisitions.Lines() {
+				if !yield(Wait{kindOf(leased.fair), name, line.Size, c.monitor.clock.Time((*line.First).began)}) {
 					return
 				}
 			}

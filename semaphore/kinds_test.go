@@ -7,6 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
@@ -78,7 +79,32 @@ func (l leasedPermits) acquireFunc(ctx context.Context, n int64, f func(releaseF
 type kind struct {
 	name    string
 	newAny  func(c *semaphore.Client, name string) anySemaphore
-	channel func(name string) string // a pattern: there is a channel per process
+	channel string // without the name
+	keys    string // what stands before the parts of the keys of its line
+}
+
+// messages returns the pattern of the channels on which processes are woken.
+func (k kind) messages(name string) string { return scripts.PrefixName(k.channel, name) + ":*" }
+
+// key returns the key of a part of its line.
+func (k kind) key(name, part string) string { return scripts.SuffixName(name, k.keys+part) }
+
+// lineOf returns the waiters in the line, the first one first.
+func (k kind) lineOf(t testing.TB, rdb redis.UniversalClient, name string) []string {
+	t.Helper()
+	return redistest.LineOf(t, rdb, k.key(name, "waiting"))
+}
+
+// awaitLine waits until n waiters are in the line.
+func (k kind) awaitLine(t testing.TB, rdb redis.UniversalClient, name string, n int) {
+	t.Helper()
+	redistest.AwaitLine(t, rdb, k.key(name, "waiting"), n)
+}
+
+// awaitWaited waits until all in the line have waited for longer than releases let others overtake them.
+func (k kind) awaitWaited(t testing.TB, rdb redis.UniversalClient, name string) {
+	t.Helper()
+	redistest.AwaitWaited(t, rdb, k.key(name, "waiting"), redistest.Overtaken)
 }
 
 var (
@@ -87,17 +113,17 @@ var (
 		newAny: func(c *semaphore.Client, name string) anySemaphore {
 			return countingPermits{c.CountingSemaphore(name)}
 		},
-		channel: func(name string) string { return scripts.SemChannel(name) + ":*" },
+		channel: "redisson_sc",
 	}
 	unfairKind = kind{
 		name:    "semaphore",
 		newAny:  func(c *semaphore.Client, name string) anySemaphore { return leasedPermits{c.Semaphore(name)} },
-		channel: func(name string) string { return scripts.SemChannel(name) + ":*" },
+		channel: "redisson_sc",
 	}
 	fairKind = kind{
 		name:    "fair",
 		newAny:  func(c *semaphore.Client, name string) anySemaphore { return leasedPermits{c.FairSemaphore(name)} },
-		channel: func(name string) string { return scripts.PrefixName("cogwheel_fair", name) + ":*" },
+		channel: "cogwheel_fair", keys: "fair:",
 	}
 
 	kinds = []kind{countingKind, unfairKind, fairKind}
@@ -137,7 +163,7 @@ func forEachLeasedKind(t *testing.T, f func(t *testing.T, k leasedKind)) {
 func (k kind) awaitWaiting(t testing.TB, rdb redis.UniversalClient, name string, n int) {
 	t.Helper()
 	poll(t, func() bool {
-		channels, err := rdb.PubSubChannels(t.Context(), k.channel(name)).Result()
+		channels, err := rdb.PubSubChannels(t.Context(), k.messages(name)).Result()
 		require.NoError(t, err)
 		listening := 0
 		subs, err := rdb.PubSubNumSub(t.Context(), channels...).Result()
@@ -147,15 +173,6 @@ func (k kind) awaitWaiting(t testing.TB, rdb redis.UniversalClient, name string,
 		}
 		return listening == n
 	})
-}
-
-// awaitQueued returns when n requests are queued in Redis. Only a fair semaphore queues those behind the
-// first of a process there; for the others awaitQueued returns at once.
-func (k kind) awaitQueued(t testing.TB, rdb redis.UniversalClient, name string, n int64) {
-	t.Helper()
-	if k.name == "fair" {
-		poll(t, func() bool { return rdb.ZCard(t.Context(), scripts.SuffixName(name, "fair:queue")).Val() == n })
-	}
 }
 
 // leasesKey returns the key in which Redis keeps the leases.

@@ -2,8 +2,10 @@ package semaphore
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/line"
@@ -12,42 +14,56 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
 
-// Processes that wait for permits of a Semaphore or a CountingSemaphore have a line in Redis; see package line. The
-// first request of a process that waits stands there for the process. A call that frees permits wakes as many
-// processes as it may serve. A large request that is first keeps others off the free permits.
+// Processes that wait for permits have a line in Redis; see package line. The first request of a process that waits
+// stands there for the process. A call that frees permits wakes as many processes as it may serve. A large request that
+// is first keeps others off the free permits.
 
-func (c *Client) newLines() *line.Lines[string] {
+func (c *Client) newLines(fair bool) *line.Lines[string] {
+	channel := func(name string) string { return keysOf(name, fair).channel }
 	return line.New(line.Config[string]{
-		Channels: c.redis.Channels, Channel: scripts.SemChannel,
-		Lines:  func(string) bool { return true },
-		Waiter: func(string) string { return c.owner + ":" + strconv.FormatUint(c.lastWaiter.Add(1), 10) },
-		Part:   func(string) string { return c.owner },
-		Leave:  c.leaveLine,
+		Channels: c.redis.Channels, Channel: channel,
+		Lines:     func(string) bool { return true },
+		Uncounted: fair,
+		Waiter:    func(string) string { return c.hearsAs() + ":" + strconv.FormatUint(c.lastWaiter.Add(1), 10) },
+		Part:      func(string) string { return c.hearsAs() },
+		Leave:     func(name, waiter string) { c.leaveLine(name, fair, waiter) },
 	})
 }
 
+// hearsAs returns the name under which the waiters of this Client hear of their turn. A star says that nobody can count
+// who hears.
+func (c *Client) hearsAs() string {
+	if c.redis.Channels.Counted() {
+		return c.owner
+	}
+	return "*" + c.owner
+}
+
+// liveness returns how long Redis considers a process alive after its last query. A waiting process queries at least
+// every poll interval.
+func liveness(poll time.Duration) time.Duration { return 3*poll + time.Second }
+
 // leaveLine takes a waiter out of the line. If that fails, a call that frees permits finds out that it is gone.
-func (c *Client) leaveLine(name, waiter string) {
+func (c *Client) leaveLine(name string, fair bool, waiter string) {
 	c.gate.EnterInside()
 	c.redis.Sender.Go(context.Background(), calls.Request{
 		Key: name, Late: func(redisconn.Reply) { c.gate.Leave() },
 		Build: func() scripts.Call {
-			return scripts.SemLeave.Call([]string{name}, waiter, c.redis.Channels.Verb(), scripts.SemChannel(name))
+			k := keysOf(name, fair)
+			return scripts.SemLeave.Call([]string{k.permits}, waiter, c.redis.Channels.Verb(), k.channel)
 		},
 	})
 }
 
 // inLine returns the argument with which a batch asks from its place in the line: the waiter, the ms for which it
-// counts as alive, and how many ms each request has waited, or "-" if it does not wait. It returns "" if no request
-// waits, or the process cannot enter the line.
+// counts as alive, = if the first request that waits is that of the last call too, and how many ms each request has
+// waited, or "-" if it does not wait, and "0" if more may wait behind them. It returns "" if no request waits, or the
+// process cannot enter the line.
 func inLine[T any](
 	c *Client, lines *line.Lines[string], name string, batch []*waitqueue.Waiter[T], of func(*T) *acquisition,
 ) string {
-	waits := false
-	for _, w := range batch {
-		waits = waits || w.Waits()
-	}
-	if !waits {
+	head := slices.IndexFunc(batch, (*waitqueue.Waiter[T]).Waits)
+	if head < 0 {
 		return ""
 	}
 	waiter := lines.Ask(name)
@@ -55,15 +71,21 @@ func inLine[T any](
 		return ""
 	}
 	var text strings.Builder
-	text.WriteString(waiter + " " + strconv.FormatInt(redisconn.Millis(fairLiveness(c.poll)), 10))
-	for i, w := range batch {
-		text.WriteByte(" ,"[min(i, 1)])
+	text.WriteString(waiter + " " + strconv.FormatInt(redisconn.Millis(liveness(c.poll)), 10) + " ")
+	if lines.Same(name, of(&batch[head].Value).began) {
+		text.WriteByte('=')
+	}
+	for _, w := range batch {
 		if w.Waits() {
 			waited := c.monitor.clock.Since(of(&w.Value).began)
 			text.WriteString(strconv.FormatInt(max(waited, 0).Milliseconds(), 10))
 		} else {
 			text.WriteByte('-')
 		}
+		text.WriteByte(',')
+	}
+	if len(batch) == maxBatch {
+		text.WriteByte('0')
 	}
 	return text.String()
 }

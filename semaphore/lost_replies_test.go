@@ -114,13 +114,7 @@ func TestCountingSemaphore_RepliesLost(t *testing.T) {
 
 func TestSemaphore_RepliesLost(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
-		fair := k.kind.name == "fair"
 		acquire, release := scripts.PermitAcquire, scripts.PermitRelease
-		if fair {
-			acquire, release = scripts.FairStep, scripts.FairStep
-		}
-		// Another client sets the permits: it assigns those of a fair semaphore in the background, by the
-		// script whose reply is lost below.
 		fresh := func(t *testing.T, retries int) (*semaphore.Semaphore, *redistest.FaultDialer) {
 			c, d, rdb := newFaultyClient(t, redistest.Shared(t), retries)
 			name := redistest.Name(t)

@@ -196,7 +196,7 @@ func newConfig(opts []Option) (config, error) {
 		Endless: "calls would not end while Redis hangs",
 	}}
 	err := conventions.Apply(argument, &c, opts, Option.apply)
-	if least := fairLiveness(c.Poll); err == nil && c.idle != 0 && c.idle < least {
+	if least := liveness(c.Poll); err == nil && c.idle != 0 && c.idle < least {
 		reason := fmt.Sprintf("must be %v (three polls and a second) to 8760h", least)
 		err = argument.Error("WithIdleExpiry", c.idle, reason)
 	}

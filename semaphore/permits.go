@@ -8,9 +8,11 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/line"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
+	"github.com/cogwheel-go/cogwheel/renewal"
 )
 
 // maxLookPause bounds the pause between the queries of a waiter for leases and semaphores that last longer.
@@ -22,22 +24,27 @@ type keys struct{ permits, leases, fence, channel string }
 // permitsKey returns the key of the free permits of a semaphore.
 func permitsKey(name string, fair bool) string {
 	if fair {
-		return fairKey(name, "permits")
+		return keyOf(name, fair, "permits")
 	}
 	return name
 }
 
-func keysOf(name string, fair bool) keys {
+// keyOf returns another key of a semaphore.
+func keyOf(name string, fair bool, part string) string {
 	if fair {
-		return keys{
-			permits: fairKey(name, "permits"), leases: fairKey(name, "leases"), fence: fairKey(name, "fence"),
-			channel: scripts.PrefixName("cogwheel_fair", name),
-		}
+		part = "fair:" + part
 	}
-	return keys{
-		permits: name, leases: scripts.SuffixName(name, "timeout"), fence: scripts.SuffixName(name, "fence"),
-		channel: scripts.SemChannel(name),
+	return scripts.SuffixName(name, part)
+}
+
+func keysOf(name string, fair bool) keys {
+	k := keys{permits: permitsKey(name, fair), fence: keyOf(name, fair, "fence")}
+	if fair {
+		k.leases, k.channel = keyOf(name, fair, "leases"), scripts.PrefixName("cogwheel_fair", name)
+	} else {
+		k.leases, k.channel = keyOf(name, fair, "timeout"), scripts.SemChannel(name) // Redisson's
 	}
+	return k
 }
 
 // acquireRequest is one acquisition of leased permits. Its ids are chosen before it is sent. By them, a script
@@ -144,11 +151,69 @@ func (c *Client) warnOfPermits(name string) bool {
 	return true
 }
 
-// buildPlain acquires permits of a Semaphore for a batch of waiters.
-func (c *Client) buildPlain(
-	name string, batch []*waitqueue.Waiter[*acquireRequest],
-) (call calls.Call, again time.Duration, ok bool) {
-	k := keysOf(name, false)
+// leased has the waiting for permits of a Semaphore, or of a FairSemaphore.
+type leased struct {
+	fair         bool
+	acquisitions *waitqueue.Group[string, *acquireRequest]
+	releases     *waitqueue.Group[string, *releaseRequest]
+	lines        *line.Lines[string]
+	renewals     *renewal.Destination
+}
+
+// newLeased returns a leased without renewals.
+func (c *Client) newLeased(fair bool) leased {
+	lines := c.newLines(fair)
+	return leased{
+		fair: fair, lines: lines,
+		acquisitions: waitqueue.New(c.wheel, waitqueue.Config[string, *acquireRequest]{
+			Submit: c.submit,
+			Build: func(name string, batch []*waitqueue.Waiter[*acquireRequest]) (calls.Call, time.Duration, bool) {
+				return calls.Call{Call: c.acquireCall(name, fair, batch)}, 0, true
+			},
+			Apply: func(
+				name string, batch []*waitqueue.Waiter[*acquireRequest], r redisconn.Reply,
+			) (again time.Duration, err error) {
+				return c.applyLeased(name, fair, batch, r)
+			},
+			MaxBatch: maxBatch, Poll: c.poll, Second: fair, Workers: c.gate.Workers,
+			Listen: lines.Listen, Listens: lines.Listens,
+			GiveBack: func(name string, granted []*acquireRequest) {
+				for _, r := range granted {
+					c.releaseAbandoned(name, fair, r)
+				}
+			},
+			Leave: func(name string, left []*acquireRequest) {
+				for _, r := range left {
+					if r.ambiguous { // Redis does not know the others
+						c.releaseAbandoned(name, fair, r)
+					}
+				}
+			},
+		}),
+		releases: waitqueue.New(c.wheel, waitqueue.Config[string, *releaseRequest]{
+			Submit: c.submit,
+			Build: func(name string, batch []*waitqueue.Waiter[*releaseRequest]) (calls.Call, time.Duration, bool) {
+				return calls.Call{Call: c.releaseCall(name, fair, idsOf(batch))}, 0, true
+			},
+			Apply:    c.applyReleased,
+			MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
+		}),
+	}
+}
+
+// leased returns the waiting for permits of a Semaphore, or of a FairSemaphore.
+func (c *Client) leased(fair bool) *leased {
+	if fair {
+		return &c.fair
+	}
+	return &c.plain
+}
+
+// acquireCall acquires permits for a batch of waiters.
+func (c *Client) acquireCall(
+	name string, fair bool, batch []*waitqueue.Waiter[*acquireRequest],
+) scripts.Call {
+	k := keysOf(name, fair)
 	permits := 0
 	var longest time.Duration
 	for _, w := range batch {
@@ -156,22 +221,21 @@ func (c *Client) buildPlain(
 		longest = max(longest, w.Value.lease)
 	}
 	c.mayBeHeldFor(longest)
-	declared, other := declaredPermits(name, false, batch)
+	declared, other := declaredPermits(name, fair, batch)
 	of := func(r **acquireRequest) *acquisition { return &(*r).acquisition }
 	args := make([]any, 0, 7+2*len(batch)+permits)
 	args = append(args, c.redis.Channels.Verb(), k.channel, fenceMillis, c.idleMillis, permits, declared,
-		inLine(c, c.plainLines, name, batch, of))
+		inLine(c, c.leased(fair).lines, name, batch, of))
 	for _, w := range batch {
 		args = append(args, redisconn.Millis(w.Value.lease), len(w.Value.ids))
 		args = appendIDs(args, w.Value.ids)
 	}
-	scriptKeys := []string{k.permits, k.leases, k.fence, other}
-	return calls.Call{Call: scripts.PermitAcquire.Call(scriptKeys, args...)}, 0, true
+	return scripts.PermitAcquire.Call([]string{k.permits, k.leases, k.fence, other}, args...)
 }
 
-// applyPlain applies the reply to the call of buildPlain.
-func (c *Client) applyPlain(
-	name string, batch []*waitqueue.Waiter[*acquireRequest], r redisconn.Reply,
+// applyLeased applies the reply to the call of acquireCall.
+func (c *Client) applyLeased(
+	name string, fair bool, batch []*waitqueue.Waiter[*acquireRequest], r redisconn.Reply,
 ) (time.Duration, error) {
 	n := 4 + len(batch)
 	v, err := r.Integers(n, n+2)
@@ -184,11 +248,11 @@ func (c *Client) applyPlain(
 		reply, err = parseAcquireReply(v[:n], len(batch))
 	}
 	err = r.Understood(err)
-	again, failure := c.applyAcquireReply(name, false, batch, r, reply, err)
+	again := c.applyAcquireReply(name, fair, batch, r, reply, err)
 	if err == nil {
-		p.apply(c.plainLines, name)
+		p.apply(c.leased(fair).lines, name)
 	}
-	return again, failure
+	return again, nil
 }
 
 // applyAcquireReply grants or fails the waiters of a batch as the script decided. It returns the time until the
@@ -196,7 +260,7 @@ func (c *Client) applyPlain(
 func (c *Client) applyAcquireReply(
 	name string, fair bool, batch []*waitqueue.Waiter[*acquireRequest],
 	r redisconn.Reply, reply acquireReply, err error,
-) (again time.Duration, _ error) {
+) (again time.Duration) {
 	for _, w := range batch {
 		w.Value.ambiguous = w.Value.ambiguous || r.Ambiguous
 	}
@@ -204,11 +268,11 @@ func (c *Client) applyAcquireReply(
 		of := func(q **acquireRequest) *acquisition { return &(*q).acquisition }
 		failed, again := goOn(c, batch, of, r, operationError("acquire", name, err))
 		for _, w := range failed {
-			if w.Value.ambiguous || fair { // an earlier query may have queued it in Redis
+			if w.Value.ambiguous {
 				c.releaseAbandoned(name, fair, w.Value)
 			}
 		}
-		return again, nil
+		return again
 	}
 	for _, w := range batch {
 		w.Value.trouble.Answered()
@@ -235,13 +299,13 @@ func (c *Client) applyAcquireReply(
 			}
 			continue
 		}
-		if w.Value.ambiguous || fair && reply.isSet {
+		if w.Value.ambiguous {
 			c.releaseAbandoned(name, fair, w.Value)
 		}
 		w.Fail(refusal)
 	}
 	c.monitor.contendedAll(object{kindOf(fair), name}, refused)
-	return lookAfter(reply.nextExpiryMillis), nil
+	return lookAfter(reply.nextExpiryMillis)
 }
 
 // lookAfter returns the pause before a query for the end of a lease, expiryMillis ahead, or 0 if expiryMillis
@@ -259,23 +323,6 @@ func (c *Client) releaseAbandoned(name string, fair bool, r *acquireRequest) {
 	c.releaseLater(pendingRelease{name, fair, r.ids}, 0, r.lease, r.ambiguous)
 }
 
-// giveBackPlain releases permits that were granted to waiters that have left.
-func (c *Client) giveBackPlain(name string, granted []*acquireRequest) {
-	for _, r := range granted {
-		c.releaseAbandoned(name, false, r)
-	}
-}
-
-// leavePlain releases the permits that Redis may grant to ambiguous requests of waiters that have left. Redis
-// does not know the other requests.
-func (c *Client) leavePlain(name string, left []*acquireRequest) {
-	for _, r := range left {
-		if r.ambiguous {
-			c.releaseAbandoned(name, false, r)
-		}
-	}
-}
-
 // idsOf returns the ids of all releases of a batch.
 func idsOf(batch []*waitqueue.Waiter[*releaseRequest]) (ids []string) {
 	for _, w := range batch {
@@ -284,15 +331,8 @@ func idsOf(batch []*waitqueue.Waiter[*releaseRequest]) (ids []string) {
 	return ids
 }
 
-// buildPlainReleases releases permits of a Semaphore for a batch of waiters.
-func (c *Client) buildPlainReleases(
-	name string, batch []*waitqueue.Waiter[*releaseRequest],
-) (call calls.Call, again time.Duration, ok bool) {
-	return calls.Call{Call: c.releaseCall(name, false, idsOf(batch))}, 0, true
-}
-
-// applyPlainReleases applies the reply to the call of buildPlainReleases.
-func (c *Client) applyPlainReleases(
+// applyReleased applies the reply to a batch of releases.
+func (c *Client) applyReleased(
 	_ string, batch []*waitqueue.Waiter[*releaseRequest], r redisconn.Reply,
 ) (time.Duration, error) {
 	removed, err := r.Flags(len(idsOf(batch)))

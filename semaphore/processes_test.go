@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/semaphore"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -112,7 +113,7 @@ func TestProcesses_PermitsOfAKilledHolderComeBack(t *testing.T) {
 
 	var next *semaphore.Grant
 	w := startCall(func() (err error) { next, err = l.Acquire(within(t, testTimeout), 1); return err })
-	awaitListeners(t, rdb, name, 1)
+	awaitListeners(t, rdb, scripts.SemChannel(name), 1)
 	require.NoError(t, holder.cmd.Process.Kill())
 	require.Error(t, holder.cmd.Wait())
 	dead := time.Now()

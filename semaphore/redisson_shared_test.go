@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
@@ -79,8 +80,8 @@ var sharedBehaviours = map[string]func(t *testing.T, d deployment){
 		require.Equal(t, "01", heard())
 		require.True(t, j.tryAcquire(1))
 		w := startCall(func() error { return s.Acquire(within(t, testTimeout), 2) })
-		awaitListeners(t, j.rdb, j.name, 2) // Java and the waiter
-		for _, n := range []int{-3, 3, 2} { // only the last makes enough permits free
+		awaitListeners(t, j.rdb, scripts.SemChannel(j.name), 2) // Java and the waiter
+		for _, n := range []int{-3, 3, 2} {                     // only the last makes enough permits free
 			require.False(t, w.ended())
 			j.addPermits(n)
 		}
@@ -131,7 +132,7 @@ var sharedBehaviours = map[string]func(t *testing.T, d deployment){
 			}
 			return g.Release(t.Context())
 		})
-		awaitListeners(t, j.rdb, j.name, 1)
+		awaitListeners(t, j.rdb, scripts.SemChannel(j.name), 1)
 		require.Equal(t, 1, j.releaseExpirable(g.IDs()...))
 		require.NoError(t, w.wait(t))
 		<-g.Done()

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
@@ -79,7 +80,7 @@ var countingBehaviours = map[string]func(t *testing.T, d deployment){
 		s := c.CountingSemaphore(redistest.Name(t))
 		mustSetPermits(t, s, 1)
 		w := startCall(func() error { return s.Acquire(within(t, testTimeout), 3) })
-		awaitListeners(t, d.connect(t), s.Name(), 1)
+		awaitListeners(t, d.connect(t), scripts.SemChannel(s.Name()), 1)
 		require.NoError(t, s.Release(t.Context(), 1))
 		require.ErrorIs(t, s.TryAcquire(t.Context(), 1), semaphore.ErrNoPermits)
 		require.False(t, w.ended())

@@ -61,8 +61,7 @@ func releaseError(name string, err error) error {
 	}
 }
 
-// pendingRelease is a release of leased permits without a holder. Without ids, it assigns the free permits of a
-// fair semaphore to its waiters.
+// pendingRelease is a release of leased permits without a holder.
 type pendingRelease struct {
 	name string
 	fair bool
@@ -93,9 +92,6 @@ func (c *Client) sendPendingReleases(
 			releases[i] = c.releaseCall(p.name, p.fair, p.ids)
 		}
 		for i, cmd := range c.redis.Dedicated.RunBatch(ctx, DefaultLease, releases) {
-			if p := batch[i]; p.fair && cmd.Err() == nil {
-				c.fair.Kick(p.name) // the script does not notify the process that runs it
-			}
 			done(i, cmd.Err())
 		}
 	})
@@ -103,11 +99,7 @@ func (c *Client) sendPendingReleases(
 
 // releaseCall returns the call that releases permits.
 func (c *Client) releaseCall(name string, fair bool, ids []string) scripts.Call {
-	if fair {
-		call, _, _ := c.fairStep(name, ids, nil)
-		return call.Call
-	}
-	k := keysOf(name, false)
+	k := keysOf(name, fair)
 	args := appendIDs([]any{c.redis.Channels.Verb(), k.channel, 0, c.idleMillis}, ids)
 	return scripts.PermitRelease.Call([]string{k.permits, k.leases}, args...)
 }
@@ -115,9 +107,6 @@ func (c *Client) releaseCall(name string, fair bool, ids []string) scripts.Call 
 // releaseLater releases permits in the background after a delay. lease is how long they last without the
 // release. ambiguous means that a copy of their request may still be in flight.
 func (c *Client) releaseLater(p pendingRelease, delay, lease time.Duration, ambiguous bool) {
-	if p.fair { // the request may be queued in Redis for longer than a short lease
-		lease = max(lease, fairLiveness(c.poll))
-	}
 	c.cleanup.Add(p, delay, lease, ambiguous)
 }
 

@@ -45,12 +45,12 @@ func (c *Client) Semaphore(name string, opts ...SemaphoreOption) *Semaphore {
 	return c.newSemaphore(name, false, opts)
 }
 
-// FairSemaphore returns a semaphore that grants the requests of all processes strictly in the order in which
-// they reach Redis. A release assigns the free permits to the first request and wakes only its process.
-// FairSemaphore does not talk to Redis.
+// FairSemaphore returns a semaphore that grants the requests of all processes in the order in which they came, to a
+// millisecond and the time of a message to Redis. Nobody overtakes, even if permits are free that those before cannot
+// use yet. FairSemaphore does not talk to Redis.
 //
-// A process that dies or cannot reach Redis loses its turn: its requests, and permits assigned to them but
-// not yet claimed, expire three of its own poll intervals and a second after its last query (see WithPoll).
+// A process that does not answer within 50 ms when it is its turn is passed over, and keeps its place. A user without
+// the right to the line of those who wait, {name}:fair:waiting, is refused.
 //
 // The keys in Redis are {name}:fair:*, which neither Redisson nor Client.Semaphore uses. The rules for names
 // and options are those of Client.Semaphore.
@@ -80,11 +80,11 @@ func (s *Semaphore) Err() error { return s.err }
 // end with ctx. For n 0 it returns at once, without asking Redis. Requests of one process are granted in
 // order; with FairSemaphore, those of all processes are.
 //
-// Without FairSemaphore, the processes that wait stand in a line, in the order in which the first request of each came.
-// A release wakes as many as it may serve, and nobody else. A caller that has just come may overtake them until the
-// first has waited for 4 ms; from then on permits are kept for those that are woken, for up to 50 ms. A request for
-// more permits than are free keeps the others behind it, once it is the first; they are served before it only if its
-// process does not answer. Services in Java and earlier versions stand in no line.
+// The processes that wait stand in a line, in the order in which the first request of each came. A release wakes as
+// many as it may serve, and nobody else. A caller that has just come may overtake them until the first has waited for
+// 4 ms; from then on, and with FairSemaphore at once, permits are kept for those that are woken, for up to 50 ms. A
+// request for more permits than are free keeps the others behind it, once it is the first; they are served before it
+// only if its process does not answer. Services in Java and earlier versions stand in no line.
 //
 // The error matches ErrNotSet (without WithPermits), ErrExceedsPermits, ErrClosed, ErrWrongKind or
 // cogwheel.ErrInvalid, or wraps an error of ctx or of Redis. It matches ErrLost if the reply took longer than
@@ -139,10 +139,7 @@ func (s *Semaphore) AcquireFunc(ctx context.Context, n int64, f func(*Grant, err
 }
 
 func (s *Semaphore) queue() *waitqueue.Group[string, *acquireRequest] {
-	if s.fair {
-		return s.client.fair
-	}
-	return s.client.plain
+	return s.client.leased(s.fair).acquisitions
 }
 
 func (s *Semaphore) acquire(
@@ -258,7 +255,6 @@ func (s *Semaphore) Release(ctx context.Context, ids ...string) error {
 	if err != nil {
 		return err
 	}
-	s.assignFreePermits()
 	removed, err := r.Flags(len(raw))
 	if err != nil {
 		return operationError("release", s.name, err)
@@ -318,7 +314,6 @@ func (s *Semaphore) edit(ctx context.Context, op string, n int64) (bool, error) 
 	if err != nil {
 		return false, err
 	}
-	s.assignFreePermits()
 	done, err := r.Flag()
 	if err != nil {
 		return false, operationError(op+" permits", s.name, err)
@@ -339,22 +334,11 @@ func (s *Semaphore) Delete(ctx context.Context) (bool, error) {
 	if s.err != nil {
 		return false, s.err
 	}
-	others := []string{s.keys.leases}
-	if s.fair {
-		others = append(others, fairKey(s.name, "queue"), fairKey(s.name, "alive"), fairKey(s.name, "needs"))
-	}
-	existed, err := s.client.deleteKeys(ctx, s.name, s.keys.permits, s.keys.channel, s.fair, others...)
+	existed, err := s.client.deleteKeys(ctx, s.name, s.keys.permits, s.keys.channel, s.keys.leases)
 	if err == nil {
 		s.queue().Kick(s.name)
 	}
 	return existed, err
-}
-
-// assignFreePermits assigns free permits of a fair semaphore to its waiters, in the background.
-func (s *Semaphore) assignFreePermits() {
-	if s.fair {
-		s.client.cleanup.Add(pendingRelease{name: s.name, fair: true}, 0, retryTimeout, false)
-	}
 }
 
 // Available returns the number of free permits: 0 if the number of permits is not set, and a negative

@@ -70,7 +70,7 @@ func TestSemaphore_SharesPermitsWithJava(t *testing.T) {
 		id := javaAcquire(t, rdb, name, time.Minute)
 		var next *semaphore.Grant
 		w := startCall(func() (err error) { next, err = l.Acquire(within(t, testTimeout), 1); return err })
-		awaitListeners(t, rdb, name, 1)
+		awaitListeners(t, rdb, scripts.SemChannel(name), 1)
 		began := time.Now()
 		raw, err = hex.DecodeString(id)
 		require.NoError(t, err)

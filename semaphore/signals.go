@@ -305,7 +305,7 @@ func (c *Client) Stats() Stats {
 	s.Wait, s.Hold = wheel.Histogram(m.wait), wheel.Histogram(m.hold)
 	m.mu.Unlock()
 	s.Grants = int(s.Acquired - s.Lost - s.Released)
-	s.Waiting = c.counting.Size() + c.plain.Size() + c.fair.Size()
+	s.Waiting = c.counting.Size() + c.plain.acquisitions.Size() + c.fair.acquisitions.Size()
 	s.Renewal = c.redis.Renewer.Stats()
 	return s
 }

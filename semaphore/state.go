@@ -18,7 +18,7 @@ type State struct {
 	Free    int64    // free permits; 0 if the number is not set, negative if more are held than exist
 	Held    int64    // held permits
 	Permits []Permit // held permits in the order in which their leases end; at most 1000
-	Waiting int64    // with FairSemaphore: requests that wait in Redis and whose processes are alive
+	Waiting int64    // processes that wait in the line; some of them may have died
 	Token   int64    // the highest fencing token given out, 0 if none is known
 }
 
@@ -35,10 +35,7 @@ func (s *Semaphore) State(ctx context.Context) (State, error) {
 	if s.err != nil {
 		return State{}, s.err
 	}
-	scriptKeys := []string{s.keys.permits, s.keys.leases, s.keys.fence}
-	if s.fair {
-		scriptKeys = append(scriptKeys, fairKey(s.name, "alive"))
-	}
+	scriptKeys := []string{s.keys.permits, s.keys.leases, s.keys.fence, keyOf(s.name, s.fair, "waiting")}
 	r, err := s.client.call(ctx, "state of", s.name, func() scripts.Call {
 		return scripts.PermitList.Call(scriptKeys, mostListed)
 	})
@@ -78,4 +75,16 @@ func parseState(v []any) (State, error) {
 		s.Permits = append(s.Permits, p)
 	}
 	return s, nil
+}
+
+func int64s(v []any) ([]int64, error) {
+	out := make([]int64, len(v))
+	for i, x := range v {
+		n, ok := x.(int64)
+		if !ok {
+			return nil, scripts.Unexpected(v)
+		}
+		out[i] = n
+	}
+	return out, nil
 }

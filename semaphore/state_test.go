@@ -68,8 +68,10 @@ func TestSemaphore_StateShowsWaitersAndAtMostAThousandPermits(t *testing.T) {
 	require.NoError(t, s.SetPermits(t.Context(), 1))
 	grant, err := s.Acquire(t.Context(), 1)
 	require.NoError(t, err)
-	for range 2 {
-		s.AcquireFunc(t.Context(), 1, func(*semaphore.Grant, error) {})
+	for _, process := range []*semaphore.Semaphore{s, newClient(t, rdb).FairSemaphore(name)} {
+		for range 3 {
+			process.AcquireFunc(t.Context(), 1, func(*semaphore.Grant, error) {})
+		}
 	}
 	poll(t, func() bool {
 		state, err := s.State(t.Context())

@@ -116,35 +116,40 @@ func renewalsLeaveAPrimaryThatWasDeposed(
 	}
 }
 
-// The script that releases a permit assigns it to the first request of the queue, and so empties the queue. While
-// the slot migrates, Redis refuses a script the key that it has emptied.
-func TestFairSemaphore_GrantsNoMoreThanItsPermitsWhileItsSlotMigrates(t *testing.T) {
-	t.Parallel()
-	cluster := redistest.StartCluster(t)
-	rdb := cluster.Client(t)
-	const name = "{orders}"
-	here, there := newClient(t, rdb), newClient(t, rdb)
-	s := here.FairSemaphore(name)
-	mustSetPermits(t, s, 2)
-	first, second := mustAcquire(t, s, 1), mustAcquire(t, s, 1)
-	third := make(chan *semaphore.Grant, 1)
-	waiting := startCall(func() error {
-		g, err := there.FairSemaphore(name).Acquire(within(t, testTimeout), 1)
-		third <- g
-		return err
+// The script that releases a permit takes the woken waiter out of the line, and so empties it. While the slot migrates,
+// Redis refuses a script the key that it has emptied.
+func TestSemaphore_GrantsNoMoreThanItsPermitsWhileItsSlotMigrates(t *testing.T) {
+	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
+		cluster := redistest.StartCluster(t)
+		rdb, name := cluster.Client(t), "orders"
+		s := k.newAny(newClient(t, rdb), name)
+		s.setPermits(t, 2)
+		first, err := s.acquire(t.Context(), 1)
+		require.NoError(t, err)
+		second, err := s.acquire(t.Context(), 1)
+		require.NoError(t, err)
+		third := make(chan func(context.Context) error, 1)
+		there := k.newAny(newClient(t, rdb), name)
+		waiting := startCall(func() error {
+			release, err := there.acquire(within(t, testTimeout), 1)
+			third <- release
+			return err
+		})
+		redistest.AwaitLine(t, rdb, k.key(name, "waiting"), 1)
+		slot := cluster.Migrate(t, name)
+		release := startCall(func() error { return first(within(t, testTimeout)) })
+		redistest.AwaitLine(t, rdb, k.key(name, "waiting"), 0)
+		slot.Finish()
+		require.NoError(t, waiting.wait(t))
+		_, err = s.tryAcquire(t.Context(), 1)
+		require.ErrorIs(t, err, semaphore.ErrNoPermits, "both permits are held")
+		require.NoError(t, release.wait(t), "the permit was held")
+		require.NoError(t, second(t.Context()))
+		require.NoError(t, (<-third)(t.Context()))
+		free, err := s.Available(t.Context())
+		require.NoError(t, err)
+		require.EqualValues(t, 2, free)
 	})
-	poll(t, func() bool { return rdb.ZCard(t.Context(), name+":fair:queue").Val() == 1 })
-	slot := cluster.Migrate(t, name)
-	release := startCall(func() error { return first.Release(within(t, testTimeout)) })
-	poll(t, func() bool { return rdb.Exists(t.Context(), name+":fair:queue").Val() == 0 })
-	slot.Finish()
-	require.NoError(t, waiting.wait(t))
-	_, err := s.TryAcquire(t.Context(), 1)
-	require.ErrorIs(t, err, semaphore.ErrNoPermits, "both permits are held")
-	require.NoError(t, release.wait(t), "the permit was held")
-	require.NoError(t, second.Release(t.Context()))
-	require.NoError(t, (<-third).Release(t.Context()))
-	require.EqualValues(t, 2, available(t, s))
 }
 
 // interruption makes the server's next answer to a script the refusal of one of its commands.

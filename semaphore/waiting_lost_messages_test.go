@@ -168,13 +168,9 @@ func (k kind) rawRelease(t testing.TB, rdb *redis.Client, name string) func(redi
 		}
 	default:
 		id := only(part("fair:leases"))
-		keys := []string{
-			part("fair:permits"), part("fair:leases"), part("fair:queue"), part("fair:alive"), part("fair:needs"),
-			part("fair:fence"),
-		}
 		return func(p redis.Pipeliner) {
-			p.EvalSha(ctx, scripts.FairStep.SHA(), keys,
-				"PUBLISH", scripts.PrefixName("cogwheel_fair", name), 60_000, strings.Repeat("0", 32), 1000, 0, 0, 1, id)
+			p.EvalSha(ctx, scripts.PermitRelease.SHA(), []string{part("fair:permits"), part("fair:leases")},
+				"PUBLISH", scripts.PrefixName("cogwheel_fair", name), 0, 0, id)
 		}
 	}
 }

@@ -217,15 +217,11 @@ func TestWithPermits_AfterDeleteAndALossOfData(t *testing.T) {
 // An acquisition whose reply was lost is sent again. The number is set once, and the permits are taken once.
 func TestWithPermits_RepliesLost(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
-		acquire := scripts.PermitAcquire
-		if k.name == "fair" {
-			acquire = scripts.FairStep
-		}
 		for how, loss := range losses {
 			t.Run(how, func(t *testing.T) {
 				c, d, _ := newFaultyClient(t, redistest.Shared(t), 3)
 				l := k.newSemaphore(c, redistest.Name(t), semaphore.WithPermits(5))
-				lost := d.LoseReply(acquire.SHA(), 1, loss)
+				lost := d.LoseReply(scripts.PermitAcquire.SHA(), 1, loss)
 				g := mustAcquire(t, l, 2)
 				<-lost
 				requireTotal(t, l, 3, 2)

@@ -125,7 +125,7 @@ func (s *service) holdPermits(t *testing.T) {
 	require.NoError(t, err)
 	uploads.AcquireFunc(ctx, 2, func(*semaphore.Grant, error) {})
 	require.NoError(t, seats.Acquire(ctx, 3))
-	redistest.Poll(t, func() bool { return s.rdb.ZCard(ctx, "{uploads}:fair:queue").Val() == 1 })
+	redistest.Poll(t, func() bool { return s.rdb.ZCard(ctx, "{uploads}:fair:waiting").Val() == 1 })
 }
 
 func (s *service) useLimits(t *testing.T) {

@@ -99,7 +99,7 @@ type permitState struct {
 	Held        *int64   `json:"held,omitempty"`    // nil for a counting semaphore, which does not know
 	TTL         millis   `json:"ttl_ms"`            // until the semaphore expires
 	Permits     []permit `json:"permits"`           // held ones, at most 1000
-	Waiting     *int64   `json:"waiting,omitempty"` // requests, of a fair semaphore
+	Waiting     *int64   `json:"waiting,omitempty"` // processes in the line, of a fair semaphore
 	Token       int64    `json:"token,omitempty"`
 	Subscribers *int64   `json:"subscribers,omitempty"` // as of a lock
 }

@@ -185,7 +185,7 @@ func (s *permitState) show(l lines) {
 		l.add("", fmt.Sprintf("and %d more", *s.Held-int64(len(s.Permits))))
 	}
 	if s.Waiting != nil {
-		l.add("waiting", plural(int(*s.Waiting), "request"))
+		l.add("waiting", fmt.Sprintf("%d (processes in the line)", *s.Waiting))
 	}
 	if s.Token > 0 {
 		l.add("token", strconv.FormatInt(s.Token, 10))

@@ -153,7 +153,7 @@ func TestOperations_NoOtherKeys(t *testing.T) {
 		s := semaphores.FairSemaphore("NAME")
 		err := errors.Join(second(s.TrySetPermits(ctx, 1)), second(s.Acquire(ctx, 1)))
 		s.AcquireFunc(ctx, 1, func(*semaphore.Grant, error) {})
-		redistest.Poll(t, func() bool { return rdb.Exists(ctx, "{NAME}:fair:needs").Val() == 1 })
+		redistest.Poll(t, func() bool { return rdb.Exists(ctx, "{NAME}:fair:waiting").Val() == 1 })
 		return err
 	})
 	inUse("CountingSemaphore", func() error {

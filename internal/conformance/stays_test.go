@@ -100,14 +100,14 @@ func (l *library) holdings(t *testing.T) []holding {
 			return func() { require.NoError(t, s.Release(ctx, 1)) }
 		}
 	}
-	grants := func(s *semaphore.Semaphore, keys int64) func() func() {
+	grants := func(s *semaphore.Semaphore) func() func() {
 		return func() func() {
 			require.NoError(t, second(s.TrySetPermits(ctx, 2)))
 			grant, err := s.Acquire(ctx, 2)
 			require.NoError(t, err)
 			waited := make(chan struct{})
 			cancel := s.AcquireFunc(ctx, 1, func(*semaphore.Grant, error) { close(waited) })
-			awaitKeys(keys)
+			awaitKeys(5)
 			return func() {
 				cancel()
 				<-waited
@@ -152,8 +152,8 @@ func (l *library) holdings(t *testing.T) []holding {
 		{"`StoredLimiter`, scope `PerClient`", stored(ratelimit.PerClient)},
 		{"`StoredLimiter` with a keep-alive", stored(ratelimit.Overall, ratelimit.WithKeepAlive(2*time.Hour))},
 		{"`CountingSemaphore`", counting(l.semaphores)},
-		{"`Semaphore`", grants(l.semaphores.Semaphore("name"), 5)},
-		{"`FairSemaphore`", grants(l.semaphores.FairSemaphore("name"), 7)},
+		{"`Semaphore`", grants(l.semaphores.Semaphore("name"))},
+		{"`FairSemaphore`", grants(l.semaphores.FairSemaphore("name"))},
 		{"`Queue`", func() func() {
 			queue := delays.Queue("name", delay.WithRetry(1, delay.Backoff(time.Second, time.Second)))
 			serving, stop := context.WithCancel(ctx)
@@ -180,8 +180,8 @@ func (l *library) holdings(t *testing.T) []holding {
 			}
 		}},
 		{"`CountingSemaphore`, idle expiry", counting(idle)},
-		{"`Semaphore`, idle expiry", grants(idle.Semaphore("name"), 5)},
-		{"`FairSemaphore`, idle expiry", grants(idle.FairSemaphore("name"), 7)},
+		{"`Semaphore`, idle expiry", grants(idle.Semaphore("name"))},
+		{"`FairSemaphore`, idle expiry", grants(idle.FairSemaphore("name"))},
 	}
 }
 

@@ -5,8 +5,8 @@
 // first place, on a channel that only its process hears, and tells the second to ask soon unless it is woken. A waiter
 // enters only after that channel was subscribed: a release forgets places whose channels nobody hears.
 //
-// Without the right to the line or to the channel, and where the number of receivers is not known, the waiters listen
-// on the channel of the name instead, as Redisson's do, and all ask after each release.
+// Without the right to the line or to the channel, and, unless they are Uncounted, where the number of receivers is not
+// known, the waiters listen on the channel of the name instead, as Redisson's do, and all ask after each release.
 package line
 
 import (
@@ -31,6 +31,9 @@ type Config[K comparable] struct {
 	Channels *pubsub.Channels
 	Channel  func(key K) string // of the name
 	Lines    func(key K) bool   // the waiters of the key have a line
+
+	// Uncounted waiters enter the line even if nobody can count who hears a message; see [pubsub.Channels.Counted].
+	Uncounted bool
 
 	// Waiter returns a new waiter, which stands for a queue in the line. It is woken on the channel of the name, with a
 	// colon and Part behind it. It is equal to Part, or begins with Part and a colon.
@@ -68,6 +71,8 @@ type place struct {
 	briefly   bool   // until the next grant
 	stop      func() // ends listen, once that has returned
 	left      bool   // nobody waits any more
+
+	head time.Duration // when the head of the queue came that asked last
 }
 
 // Listens implements the function of waitqueue.Config.
@@ -82,10 +87,10 @@ func (l *Lines[K]) channel(key K) string { return l.cfg.Channel(key) + ":" + l.c
 // Listen implements the function of waitqueue.Config. It may have to ask a cluster for its kind of channels.
 func (l *Lines[K]) Listen(key K, wake func(in time.Duration)) (stop func()) {
 	channels, channel := l.cfg.Channels, l.cfg.Channel(key)
-	if channels.Decide(); !l.cfg.Lines(key) || !channels.Counted() {
+	if channels.Decide(); !l.cfg.Lines(key) || !channels.Counted() && !l.cfg.Uncounted {
 		return channels.Subscribe(channel, func(string) { wake(0) }, false)
 	}
-	p := &place{waiter: l.cfg.Waiter(key), wake: wake}
+	p := &place{waiter: l.cfg.Waiter(key), wake: wake, head: -1}
 	p.listen = func(brief bool) func() { return channels.Subscribe(channel, p.heard, brief) }
 	l.mu.Lock()
 	l.places[key] = p
@@ -185,6 +190,19 @@ func (l *Lines[K]) Ask(key K) (waiter string) {
 	}
 	p.entered = true // also if the reply is lost
 	return p.waiter
+}
+
+// Same reports whether the head of a queue, which came at an instant, is the one for which Same was called last.
+func (l *Lines[K]) Same(key K, came time.Duration) bool {
+	p := l.placeOf(key)
+	if p == nil {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	same := p.head == came
+	p.head = came
+	return same
 }
 
 // Granted notes that the head of a queue was granted what it had asked for. So it is not in the line.

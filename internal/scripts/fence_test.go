@@ -13,7 +13,7 @@ import (
 // lockTokenScripts are the scripts that write the token counter which Redisson's RFencedLock has too.
 func lockTokenScripts() (writers []*scripts.Script) {
 	for _, s := range scripts.All() {
-		ours := strings.HasPrefix(s.Name(), "permit") || s.Name() == "fair_step" // count tokens of semaphores
+		ours := strings.HasPrefix(s.Name(), "permit") // count tokens of semaphores
 		if strings.Contains(s.Source(), "fence") && !ours {
 			writers = append(writers, s)
 		}

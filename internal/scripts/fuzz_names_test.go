@@ -49,7 +49,7 @@ func derived(name string) map[string]string {
 	}
 	for _, suffix := range []string{
 		"timeout", "fence", "value", "permits", "origin", "call:1:0011", "acquiring:0011", "releasing:0011",
-		"fair:permits", "fair:leases", "fair:fence", "fair:queue", "fair:alive", "fair:needs",
+		"fair:permits", "fair:leases", "fair:fence", "fair:waiting", "fair:kept",
 	} {
 		keys[suffix] = scripts.SuffixName(name, suffix)
 	}

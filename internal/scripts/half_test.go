@@ -44,9 +44,10 @@ func newBench(t *testing.T) *bench {
 	b := &bench{t: t, admin: server.Client(t), executed: map[string]map[string]bool{}}
 	b.grant()
 	b.user = server.Client(t, func(o *redis.Options) { o.Username, o.Password, o.MaxRetries = "user", "secret", -1 })
-	heard := b.admin.Subscribe(t.Context(), "c:n:a", "c:n:b", "c:n:r") // the clients of a and b, and readers, hear their turn
+	// The clients of a and b, and readers, hear their turn.
+	heard := b.admin.Subscribe(t.Context(), "c:n:a", "c:n:b", "c:n:r", "cogwheel_fair:n:a", "cogwheel_fair:n:b")
 	t.Cleanup(func() { _ = heard.Close() })
-	for range 3 {
+	for range 5 {
 		_, err := heard.Receive(t.Context())
 		require.NoError(t, err)
 	}

@@ -5,12 +5,13 @@ needed. Clients choose the ids, so a repeated call finds the permits that it was
 KEYS     1 permits (string: free permits)
          2 leases (zset: permit id -> the instant, ms, at which its lease ends)
          3 fence (string: the last token)
-         4 permits of the fair semaphore of that name, read if the number of permits is declared and not set
+         4 permits of the semaphore of the other kind of that name, read if the number of permits is declared and not set
 ARGV     1 PUBLISH or SPUBLISH   2 channel   3 expiry of the fence, ms, which begins anew once an hour
          4 idle expiry, ms, or 0   5 permits of all requests
          6 declared number of permits, set with the first grant if none is set, or 0
-         7 to wait in the line: the waiter, a blank, the ms for which it counts as alive, a blank, and, separated by commas, the ms for
-         which each request has waited, or - if it does not wait; else empty
+         7 to wait in the line: the waiter, a blank, the ms for which it counts as alive, a blank, = if the first request that waits was
+         that of the last call too, and, separated by commas, the ms for which each request has waited, or - if it does not wait, and 0
+         if more wait behind these; else empty
          and per request   lease, ms   number of permits   their ids, 16 bytes each
 Returns  {1 if the permits are set or declared else 0, free, held, ms to the next end of a lease or of the semaphore, or -1,
          then per request its token or 0, and of a waiter its place in the line and unheard: see take_place}; the next end is set only if
@@ -33,9 +34,9 @@ local declared, in_line, first_request = tonumber(ARGV[6]), ARGV[7], 8
 -- include: usable_permits
 -- include: tokens
 
--- If all requests fit, the leases are not read: expired permits stay until they are needed, and ZADD finds the ids that an earlier
--- execution with a lost reply has granted.
-local read_leases, expired = not stored or wanted > unclaimed, 0
+-- If all requests fit, and nobody came before, the leases are not read: expired permits stay until they are needed, and ZADD finds the ids
+-- that an earlier execution with a lost reply has granted.
+local read_leases, expired = not stored or wanted > unclaimed or others_came, 0
 if read_leases then
   expired = redis.call('ZCOUNT', leases, '-inf', now)
 end
@@ -55,7 +56,7 @@ while ARGV[i] do
   local lease, n, first = ARGV[i], tonumber(ARGV[i + 1]), i + 2
   local granted = read_leases and tonumber(redis.call('ZSCORE', leases, ARGV[first]) or 0) > now
   if not granted then
-    refuse_rest = refuse_rest or not fits(n, taken)
+    refuse_rest = refuse_rest or not fits(n, taken, requests + 1)
     if not refuse_rest then
       granted, taken = true, taken + n
     end
@@ -143,11 +144,11 @@ end
 
 -- The rest are hints, which must not fail the call. The first request that waits, and does not want more than there are, is the one
 -- for which the waiter is in the line.
-local wanted_later, waited_ms, left_to_it = nil, nil, usable - taken
+local later, wanted_later, left_to_it = nil, nil, usable - taken
 if waiter and stored and grants < requests then
   for request = 1, requests do
     if reply[4 + request] == 0 and waited[request] and counts[request] <= reply[2] + reply[3] then
-      wanted_later, waited_ms = counts[request], waited[request]
+      later, wanted_later = request, counts[request]
       break
     end
   end

@@ -17,7 +17,7 @@ import (
 // hears subscribes the channel of a process that waits.
 func (s sem) hears(process string) *redis.PubSub {
 	s.t.Helper()
-	sub := s.rdb.Subscribe(s.t.Context(), scripts.SemChannel(s.name)+":"+process)
+	sub := s.rdb.Subscribe(s.t.Context(), s.channel+":"+process)
 	s.t.Cleanup(func() { _ = sub.Close() })
 	_, err := sub.Receive(s.t.Context())
 	require.NoError(s.t, err)
@@ -33,7 +33,8 @@ func (s sem) waits(process string, seq int, waited time.Duration, wants ...int) 
 		times = append(times, fmt.Sprint(waited.Milliseconds()-int64(10*i)))
 	}
 	args := []any{
-		seq, seq - 1, 60_000, "PUBLISH", scripts.SemChannel(s.name), 0, process + ":1 90000 " + strings.Join(times, ","),
+		seq, seq - 1, 60_000, "PUBLISH", s.channel, 0,
+		process + ":1 90000 " + "="[:min(seq-1, 1)] + strings.Join(times, ","),
 	}
 	for _, n := range wants {
 		args = append(args, n)
@@ -42,19 +43,19 @@ func (s sem) waits(process string, seq int, waited time.Duration, wants ...int) 
 	return reply[0], reply[4]
 }
 
-// line returns the waiters, the first one first.
-func (s sem) line() []string {
+// waiters returns those in the line, the first one first.
+func (s sem) waiters() []string {
 	s.t.Helper()
-	return s.rdb.ZRange(s.t.Context(), s.part("waiting"), 0, -1).Val()
+	return s.rdb.ZRange(s.t.Context(), s.part(s.line+"waiting"), 0, -1).Val()
 }
 
 // keptForAnHour returns what is kept for one waiter, and has it kept for an hour, however slow the machine is.
 func (s sem) keptForAnHour() string {
 	s.t.Helper()
-	record := s.rdb.Get(s.t.Context(), s.part("kept")).Val()
+	record := s.rdb.Get(s.t.Context(), s.part(s.line+"kept")).Val()
 	_, what, _ := strings.Cut(record, " ")
 	record = fmt.Sprint(time.Now().Add(time.Hour).UnixMilli(), " ", what)
-	require.NoError(s.t, s.rdb.Set(s.t.Context(), s.part("kept"), record, time.Hour).Err())
+	require.NoError(s.t, s.rdb.Set(s.t.Context(), s.part(s.line+"kept"), record, time.Hour).Err())
 	return record
 }
 
@@ -104,13 +105,13 @@ func TestPermitLine_AProcessWithMoreRequestsTakesWhatWasKeptForItItself(t *testi
 	require.EqualValues(t, 1, served)
 	require.EqualValues(t, 1, place, "for the second request")
 	s.release(2, 1, 0)
-	require.Contains(t, s.rdb.Get(t.Context(), s.part("kept")).Val(), " 1 a:1")
+	require.Contains(t, s.rdb.Get(t.Context(), s.part(s.line+"kept")).Val(), " 1 a:1")
 
 	s.put(0) // another takes it
 	_, place = s.waits("a", 3, time.Second, 1)
 	require.EqualValues(t, 1, place)
 	s.release(3, 1, 0)
-	require.NotContains(t, s.rdb.Get(t.Context(), s.part("kept")).Val(), "a:1")
+	require.NotContains(t, s.rdb.Get(t.Context(), s.part(s.line+"kept")).Val(), "a:1")
 }
 
 // Permits that become free while a large request has been woken, and has not asked yet, are not given to those behind it.
@@ -123,10 +124,10 @@ func TestPermitLine_ALargeRequestThatWasWokenIsNotOvertaken(t *testing.T) {
 	s.waits("a", 1, 1000*time.Millisecond, 2)
 	s.waits("b", 1, 900*time.Millisecond, 1)
 	s.release(1, 1, 0)
-	require.Equal(t, []string{"b:1"}, s.line(), "a was woken")
+	require.Equal(t, []string{"b:1"}, s.waiters(), "a was woken")
 	require.Contains(t, s.keptForAnHour(), " 1 2 a:1")
 	s.release(2, 1, 0)
-	require.Equal(t, []string{"b:1"}, s.line(), "b was not")
+	require.Equal(t, []string{"b:1"}, s.waiters(), "b was not")
 }
 
 // A waiter that asks again keeps its place, although its message took longer than the first one.
@@ -136,13 +137,10 @@ func TestPermitLine_AMessageThatTakesLongMovesNobodyBack(t *testing.T) {
 	s.hears("a")
 	s.put(0)
 	s.waits("a", 1, time.Second, 1)
-	place := s.rdb.ZScore(t.Context(), s.part("waiting"), "a:1").Val() - 20 // as if it had been there 20 ms ago
-	require.NoError(t, s.rdb.ZAdd(t.Context(), s.part("waiting"), redis.Z{Score: place, Member: "a:1"}).Err())
-	before := s.rdb.Time(t.Context()).Val()
+	place := s.rdb.ZScore(t.Context(), s.part(s.line+"waiting"), "a:1").Val() - 20 // as if it had been there 20 ms ago
+	require.NoError(t, s.rdb.ZAdd(t.Context(), s.part(s.line+"waiting"), redis.Z{Score: place, Member: "a:1"}).Err())
 	s.waits("a", 2, time.Second, 1)
-	if took := s.rdb.Time(t.Context()).Val().Sub(before); took < 50*time.Millisecond { // what is older counts as another request
-		require.InDelta(t, place, s.rdb.ZScore(t.Context(), s.part("waiting"), "a:1").Val(), 1)
-	}
+	require.InDelta(t, place, s.rdb.ZScore(t.Context(), s.part(s.line+"waiting"), "a:1").Val(), 1)
 }
 
 // What is freed is kept for the first in the line, once it has waited: a caller that comes then gets nothing of it.
@@ -154,7 +152,7 @@ func TestPermitLine_WhatIsFreedIsKeptForTheFirst(t *testing.T) {
 	s.waits("a", 1, time.Second, 1)
 	s.release(1, 1, 0)
 	require.Contains(t, s.keptForAnHour(), " 1 1 a:1")
-	args := []any{1, 0, 60_000, "PUBLISH", scripts.SemChannel(s.name), 0, "", 1}
+	args := []any{1, 0, 60_000, "PUBLISH", s.channel, 0, "", 1}
 	require.Zero(t, s.run(scripts.SemAcquire, []string{s.name, s.part("acquiring:b")}, args...)[0])
 	served, _ := s.waits("a", 2, time.Second, 1)
 	require.EqualValues(t, 1, served)
@@ -167,7 +165,107 @@ func TestPermitLine_AWaiterThatGivesUpLeaves(t *testing.T) {
 	s.put(0)
 	s.waits("a", 1, time.Second, 1)
 	s.waits("b", 1, 900*time.Millisecond, 1)
-	require.Equal(t, []string{"a:1", "b:1"}, s.line())
-	s.one(scripts.SemLeave, []string{s.name}, "a:1", "PUBLISH", scripts.SemChannel(s.name))
-	require.Equal(t, []string{"b:1"}, s.line())
+	require.Equal(t, []string{"a:1", "b:1"}, s.waiters())
+	s.one(scripts.SemLeave, []string{s.name}, "a:1", "PUBLISH", s.channel)
+	require.Equal(t, []string{"b:1"}, s.waiters())
+}
+
+// newFairSem returns a counter whose line nobody overtakes.
+func newFairSem(t *testing.T) sem {
+	t.Helper()
+	s := newSem(t)
+	s.channel, s.line = scripts.PrefixName("cogwheel_fair", s.name), "fair:"
+	return s
+}
+
+// While more requests wait in the process that is woken, those behind it are not woken: some of its requests may have
+// come before theirs. When it has asked, they are.
+func TestFairLine_NobodyIsWokenBehindAProcessInWhichMoreWait(t *testing.T) {
+	t.Parallel()
+	s := newFairSem(t)
+	s.hears("a")
+	s.hears("b")
+	s.hears("c")
+	s.put(0)
+	s.waits("a", 1, 5_000*time.Millisecond, 1, 1, 1) // the others came 10 and 20 ms later
+	s.waits("b", 1, 3_000*time.Millisecond, 1)
+	s.release(1, 1, 0)
+	require.Equal(t, []string{"b:1"}, s.waiters(), "a was woken")
+	require.Contains(t, s.keptForAnHour(), " a:1")
+	s.release(2, 3, 0)
+	require.Equal(t, []string{"b:1"}, s.waiters(), "b was not, although four are free")
+	served, _ := s.waits("c", 1, 0, 1)
+	require.Zero(t, served)
+	served, _ = s.waits("a", 2, 5_000*time.Millisecond, 1, 1, 1)
+	require.EqualValues(t, 3, served)
+	require.Equal(t, []string{"c:1"}, s.waiters(), "b was woken")
+	served, _ = s.waits("b", 2, 3_000*time.Millisecond, 1)
+	require.EqualValues(t, 1, served)
+}
+
+// A process that is woken is granted its other requests too, if they came before the first one of the next process.
+func TestFairLine_AProcessGetsWhatCameBeforeTheNext(t *testing.T) {
+	t.Parallel()
+	s := newFairSem(t)
+	s.hears("a")
+	s.hears("b")
+	s.put(0)
+	s.waits("a", 1, 5_000*time.Millisecond, 1, 1, 1) // the others came 10 and 20 ms later
+	s.waits("b", 1, 4_985*time.Millisecond, 1)       // between them
+	s.release(1, 4, 0)
+	require.Equal(t, []string{"b:1"}, s.waiters())
+	s.keptForAnHour()
+	served, place := s.waits("a", 2, 5_000*time.Millisecond, 1, 1, 1)
+	require.EqualValues(t, 2, served)
+	require.EqualValues(t, 2, place, "its third came after b's")
+	require.Empty(t, s.waiters(), "b was woken, and a again for its third: each has its own permit")
+	served, _ = s.waits("b", 2, 4_985*time.Millisecond, 1)
+	require.EqualValues(t, 1, served)
+}
+
+// Processes with one request each are woken together, each for its own permit.
+func TestFairLine_ProcessesWithOneRequestEachAreWokenTogether(t *testing.T) {
+	t.Parallel()
+	s := newFairSem(t)
+	for _, process := range []string{"a", "b", "c"} {
+		s.hears(process)
+	}
+	s.put(0)
+	s.waits("a", 1, 5_000*time.Millisecond, 1)
+	s.waits("b", 1, 4_000*time.Millisecond, 1)
+	s.waits("c", 1, 3_000*time.Millisecond, 1)
+	s.release(1, 2, 0)
+	require.Equal(t, []string{"c:1"}, s.waiters())
+}
+
+// Permits that are free, but not for a caller that has just come, wake those before it.
+func TestFairLine_ACallerThatMayNotTakeAPermitWakesTheFirst(t *testing.T) {
+	t.Parallel()
+	s := newFairSem(t)
+	heard := s.hears("a")
+	s.put(0)
+	s.waits("a", 1, time.Second, 1)
+	s.put(1) // as if the message to a was lost
+	args := []any{1, 0, 60_000, "PUBLISH", s.channel, 0, "", 1}
+	require.Zero(t, s.run(scripts.SemAcquire, []string{s.name, s.part("acquiring:b")}, args...)[0])
+	ctx, cancel := context.WithTimeout(t.Context(), redistest.Patience)
+	defer cancel()
+	message, err := heard.ReceiveMessage(ctx)
+	require.NoError(t, err)
+	require.Equal(t, "0 a:1", message.Payload)
+}
+
+// The place of a request that gave up is not that of the next one of its process.
+func TestFairLine_ThePlaceOfARequestThatGaveUpIsGone(t *testing.T) {
+	t.Parallel()
+	s := newFairSem(t)
+	s.hears("a")
+	s.hears("b")
+	s.put(0)
+	s.waits("a", 1, 5_000*time.Millisecond, 1, 1)
+	s.waits("b", 1, 4_995*time.Millisecond, 1)
+	args := []any{2, 1, 60_000, "PUBLISH", s.channel, 0, "a:1 90000 4990", 1}
+	place := s.run(scripts.SemAcquire, []string{s.name, s.part("acquiring:a")}, args...)[4]
+	require.EqualValues(t, 2, place)
+	require.Equal(t, []string{"b:1", "a:1"}, s.waiters())
 }

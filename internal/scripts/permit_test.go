@@ -102,7 +102,7 @@ func TestPermitAcquire_Fence(t *testing.T) {
 func TestPermit_Commands(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
-	s := sem{t, rdb, "permits"}
+	s := sem{t: t, rdb: rdb, name: "permits", channel: scripts.SemChannel("permits")}
 	s.put(3)
 	s.take(60_000, idA)
 	for what, want := range map[string]int{"acquire": 6, "release": 5} {

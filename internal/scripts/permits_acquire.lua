@@ -17,7 +17,7 @@ local keys_each, args_each = 4, 10
 -- error concerns all calls.
 local function take(permits, leases, fence, channel, fence_ms, declared, lease, id)
   -- include: read_with_kept
-  if type(record) == 'string' then -- some may be kept for waiters
+  if type(record) == 'string' or fair and redis.pcall('ZCARD', line) ~= 0 then -- some may be for waiters
     return nil
   end
   local expiry = redis.pcall('PTTL', permits)

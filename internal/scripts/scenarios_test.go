@@ -53,17 +53,6 @@ func emptyingScenarios(now int64) []scenario {
 	java := "\n RPUSH q java:1\n ZADD t " + ms(now+900_000) + " java:1"
 	const expires = "\n PEXPIRE q 9000\n PEXPIRE t 9000\n PEXPIRE a 9000"
 
-	process, elsewhere := strings.Repeat("1", 32), strings.Repeat("2", 32)
-	fair := []string{"n", "l", "q", "a", "h", "f"}
-	head := []any{"PUBLISH", "c", 15_000, process, 60_000, 0, 0}
-	idle := []any{"PUBLISH", "c", 15_000, process, 60_000, 8_000, 0}
-	step := func(head []any, args ...any) []any { return slices.Concat(head, args) }
-	waits := func(id, alive string) string {
-		return "\n ZADD q 1 " + id + "\n ZADD a " + alive + " " + id + "\n HSET h " + id + " " + elsewhere + id
-	}
-	oneHeld, oneGone := "SET n 0\n ZADD l "+later+" "+idA, "SET n 0\n ZADD l "+gone+" "+idA
-	const queueExpires = "\n PEXPIRE n 9000\n PEXPIRE l 9000\n PEXPIRE q 9000\n PEXPIRE a 9000\n PEXPIRE h 9000"
-
 	permit, shared := []string{"n", "l", "f"}, []string{"n", "l", "f", "n"}
 	held, over := "SET n 2\n ZADD l "+later+" "+idA, "SET n 0 PX 9000\n ZADD l "+gone+" "+idA+"\n PEXPIRE l 9000"
 	take := func(idleMillis int, n int, ids ...any) []any {
@@ -99,20 +88,6 @@ func emptyingScenarios(now int64) []scenario {
 		{scripts.FairLockRelease, "waits before the dead", words(other + place("me:1", later) + place("dead:1", gone) + expires), lines, leave, words(other + place("dead:1", gone) + expires)},
 		{scripts.FairLockRelease, "by force, and only the dead wait", words(other + place("dead:1", gone) + expires), lines, append(slices.Clone(leave), "force"), words(place("dead:1", gone) + expires)},
 		{scripts.FairLockRelease, "by force, and one waits", words(other + place("her:1", later) + expires), lines, append(slices.Clone(leave), "force"), nil},
-
-		{scripts.FairStep, "the last one leaves, and another gets it", words(oneHeld + waits(idB, later) + fence), fair, step(head, 1, idA), nil},
-		{scripts.FairStep, "the last one leaves an idle one, and another gets it", words(oneHeld + waits(idB, later) + queueExpires + fence), fair, step(idle, 1, idA), nil},
-		{scripts.FairStep, "the last one has expired, and another gets it", words(oneGone + waits(idB, later) + fence), fair, step(head, 0, 30_000, 1, 1, idC), nil},
-		{scripts.FairStep, "the last one has expired, and the dead wait", words(oneGone + waits(idB, gone) + fence), fair, step(head, 0, 30_000, 1, 1, idC), nil},
-		{scripts.FairStep, "the last one has expired in an idle one, and the dead wait", words(oneGone + waits(idB, gone) + queueExpires + fence), fair, step(idle, 0, 30_000, 1, 1, idC), nil},
-		{scripts.FairStep, "the last one leaves, and the dead wait", words(oneHeld + waits(idB, gone) + fence), fair, step(head, 1, idA), nil},
-		{scripts.FairStep, "the last one in the queue leaves", words(oneHeld + waits(idB, later) + fence), fair, step(head, 1, idB), nil},
-		{scripts.FairStep, "all leave", words(oneHeld + waits(idB, later) + fence), fair, step(head, 2, idA, idB), nil},
-		{scripts.FairStep, "all leave, and one comes", words(oneHeld + waits(idB, later) + fence), fair, step(head, 2, idA, idB, 30_000, 1, 1, idC), nil},
-		{scripts.FairStep, "looks again", words(oneHeld + waits(idC, later) + fence), fair, step(head, 0, 30_000, 1, 1, idC), nil},
-		{scripts.FairStep, "looks again when the last one has expired", words(oneGone + waits(idC, later) + fence), fair, step(head, 0, 30_000, 1, 1, idC), nil},
-		{scripts.FairStep, "comes behind one who waits", words(oneHeld + waits(idB, later) + fence), fair, step(head, 0, 30_000, 1, 1, idC), nil},
-		{scripts.FairStep, "claims what has expired", words("SET n 0\n ZADD l " + gone + ".5 " + idC + waits(idB, gone) + fence), fair, step(head, 0, 30_000, 1, 1, idC), nil},
 
 		{scripts.PermitAcquire, "the last one has expired", words(over + fence), permit, take(0, 1, idC), nil},
 		{scripts.PermitAcquire, "the last one of an idle one has expired", words(over + fence), permit, take(8_000, 1, idC), nil},
@@ -349,7 +324,7 @@ func fairLockScenarios(now int64) []scenario {
 }
 
 // semaphorePlace is the argument with which the waiter a:1 asks for permits from the line.
-const semaphorePlace = "a:1 15000 100"
+const semaphorePlace = "a:1 15000 =100"
 
 // semaphoreLine is the state of a line with waiters that have waited for a second and want one permit, except b:9, which wants nine. kept is
 // what is kept.
@@ -411,7 +386,7 @@ func inLines(now int64) (all []scenario) {
 			{scripts.SemAcquire, "not in line, some free, " + what, with(words("SET n 1")), calls, count(""), nil},
 			{scripts.SemRelease, what, with(words("SET n 0")), calls, []any{60_000, "PUBLISH", "c:n", 0, 7, 2, 0, 0}, nil},
 			{scripts.SemEdit, "add, " + what, with(words("SET n 0")), []string{"n", "r", "x", "o"}, []any{"add", 5, "PUBLISH", "c:n", 60_000, 0, 50_000}, nil},
-			{scripts.SemDelete, what, with(words("SET n 0")), []string{"n", "r", "o"}, []any{"PUBLISH", "c:n", 60_000, 0}, nil},
+			{scripts.SemDelete, what, with(words("SET n 0")), []string{"n", "r", "o"}, []any{"PUBLISH", "c:n", 60_000}, nil},
 			{scripts.SemLeave, "none free, " + what, with(words("SET n 0")), []string{"n"}, []any{"a:1", "PUBLISH", "c:n"}, nil},
 			{scripts.SemLeave, "some free, " + what, with(words("SET n 2")), []string{"n"}, []any{"a:1", "PUBLISH", "c:n"}, nil},
 		}...)
@@ -443,8 +418,8 @@ func semScenarios() []scenario {
 		{scripts.SemEdit, "add to an idle one, without the option", held, record, []any{"add", 5, "PUBLISH", "c", 60_000, 0, 50_000}, nil},
 		{scripts.SemEdit, "drain", words("SET n 5"), record, []any{"drain", 0, "PUBLISH", "c", 60_000, 0, 50_000}, nil},
 		{scripts.SemEdit, "drain an idle one", full, record, []any{"drain", 0, "PUBLISH", "c", 60_000, 8_000, 50_000}, nil},
-		{scripts.SemDelete, "counting", full, []string{"n", "r", "o"}, []any{"PUBLISH", "c", 60_000, 0}, nil},
-		{scripts.SemDelete, "none set", nil, []string{"n", "r", "o"}, []any{"PUBLISH", "c", 60_000, 0}, nil},
+		{scripts.SemDelete, "counting", full, []string{"n", "r", "o"}, []any{"PUBLISH", "c", 60_000}, nil},
+		{scripts.SemDelete, "none set", nil, []string{"n", "r", "o"}, []any{"PUBLISH", "c", 60_000}, nil},
 	}
 }
 
@@ -507,47 +482,44 @@ func permitScenarios(now int64) []scenario {
 		{scripts.PermitState, "some have expired", words(over), keys, []any{"PUBLISH", "c"}, nil},
 		{scripts.PermitState, "held", words(held), keys, []any{"PUBLISH", "c"}, nil},
 		{scripts.PermitList, "some have expired", words(over), []string{"n", "l", "f", "a"}, []any{1000}, nil},
-		{scripts.SemDelete, "plain", words(held), []string{"n", "r", "l"}, []any{"PUBLISH", "c", 60_000, 0}, nil},
+		{scripts.SemDelete, "plain", words(held), []string{"n", "r", "l"}, []any{"PUBLISH", "c", 60_000}, nil},
 	}
 }
 
+// fairScenarios are those of permits that nobody overtakes.
 func fairScenarios(now int64) []scenario {
-	me, other := strings.Repeat("1", 32), strings.Repeat("2", 32)
-	keys := []string{"n", "l", "q", "a", "h", "f"}
-	head := []any{"PUBLISH", "c", 15_000, me, 60_000, 0, 0}
-	ask := append(append([]any{}, head...), 0, 30_000, 1, 1, idC)
+	keys := []string{"n", "l", "f"}
+	ask := []any{"PUBLISH", "cogwheel_fair:n", 60_000, 0, 1, 0, "a:1 15000 =3000000", 30_000, 1, idC}
+	comes := slices.Clone(ask)
+	comes[6] = ""
+	many := []any{"PUBLISH", "cogwheel_fair:n", 60_000, 0, 2, 0, "a:1 15000 3000000,0", 30_000, 1, idC, 30_000, 1, strings.Repeat("d", 16)}
+	line := func(waiters ...string) string {
+		state := "\n"
+		for i, waiter := range waiters {
+			state += "ZADD n:fair:waiting " + ms(now-80+int64(i)) + ".001 " + waiter + "\n"
+		}
+		return state + "PEXPIRE n:fair:waiting 15000"
+	}
+	kept := func(waiter string) []any {
+		return []any{"SET", "n:fair:kept", ms(now+100_000) + " 1 1 " + waiter, "PX", 50_000}
+	}
 	held := "SET n 0\n ZADD l " + ms(now+100_000) + " " + idA
-	waits := "\n ZADD q 1 " + idB + "\n ZADD a " + ms(now+100_000) + " " + idB + "\n HSET h " + idB + " " + other + idB
-	dead := "\n ZADD q 1 " + idB + "\n ZADD a 1 " + idB + "\n HSET h " + idB + " " + other + idB
-	queueExpires := "\n PEXPIRE q 9000\n PEXPIRE a 9000\n PEXPIRE h 9000"
-	expires := "\n PEXPIRE n 9000\n PEXPIRE l 9000" + queueExpires
-	idle := func(args []any) []any {
-		args = slices.Clone(args)
-		args[5] = 8_000
-		return args
-	}
-	declares := func(args []any) []any {
-		args = slices.Clone(args)
-		args[6] = 20
-		return args
-	}
 	return []scenario{
-		{scripts.FairStep, "free", words("SET n 1"), keys, ask, nil},
-		{scripts.FairStep, "none set, and declared", nil, append(keys, "x"), declares(ask), words("SET n 20")},
-		{scripts.FairStep, "none set, and declared, when leases are left", words(held + "\n DEL n"), append(keys, "x"), declares(ask), words(held + "\n SET n 19")},
-		{scripts.FairStep, "none free", words(held), keys, ask, nil},
-		{scripts.FairStep, "none free, in a queue that expires", words(held + waits + queueExpires), keys, ask, nil},
-		{scripts.FairStep, "free, while the dead wait", words("SET n 1" + dead), keys, ask, nil},
-		{scripts.FairStep, "none free, while the dead wait", words(held + dead), keys, ask, nil},
-		{scripts.FairStep, "free, to expire when idle", words("SET n 1 PX 9000"), keys, idle(ask), nil},
-		{scripts.FairStep, "none free, to expire when idle", words(held + waits + expires), keys, idle(ask), nil},
-		{scripts.FairStep, "leaves, and another gets it", words(held + waits), keys, append(append([]any{}, head...), 1, idA), nil},
-		{scripts.FairStep, "leaves an idle one", words(held + waits + expires), keys, idle(append(append([]any{}, head...), 1, idA)), nil},
-		{scripts.FairStep, "some have expired", words("SET n 0\n ZADD l " + ms(now-1) + " " + idA), keys, ask, words("SET n 1")},
-		{scripts.FairStep, "claims", words("SET n 0\n ZADD l " + ms(now+100_000) + ".5 " + idC), keys, ask, nil},
-		{scripts.FairStep, "claimed before", words("SET n 0\n ZADD l " + ms(now+100_000) + " " + idC), keys, ask, nil},
-		{scripts.FairStep, "leaves and comes", words(held + waits), keys, append(append([]any{}, head...), 1, idA, 30_000, 1, 1, idC), nil},
-		{scripts.SemDelete, "fair", words(held + waits), []string{"n", "r", "l", "q", "a", "h"}, []any{"PUBLISH", "c", 60_000, 1}, nil},
+		{scripts.PermitAcquire, "fair, free, nobody waits", words("SET n 1"), keys, comes, nil},
+		{scripts.PermitAcquire, "fair, free, one waits", words("SET n 1" + line("b:1")), keys, comes, nil},
+		{scripts.PermitAcquire, "fair, free, one waits who is gone", words("SET n 1" + line("gone:1", "b:1")), keys, comes, nil},
+		{scripts.PermitAcquire, "fair, free, one waits who cannot be counted", words("SET n 1" + line("*gone:1", "b:1")), keys, comes, nil},
+		{scripts.PermitAcquire, "fair, free, it came first", words("SET n 1" + line("b:1")), keys, ask, nil},
+		{scripts.PermitAcquire, "fair, free, kept for it", append(words("SET n 1"+line("b:1")), kept("a:1")), keys, ask, nil},
+		{scripts.PermitAcquire, "fair, free, kept for another", append(words("SET n 1"), kept("b:1")), keys, ask, nil},
+		{scripts.PermitAcquire, "fair, two free, its second came later", words("SET n 2" + line("b:1")), keys, many, nil},
+		{scripts.PermitAcquire, "fair, none free", words(held), keys, ask, nil},
+		{scripts.PermitAcquire, "fair, none free, behind others", words(held + line("b:1", "gone:1")), keys, ask, nil},
+		{scripts.PermitRelease, "fair, some wait", words(held + line("a:1", "b:1")), []string{"n", "l"}, []any{"PUBLISH", "cogwheel_fair:n", 0, 0, idA}, nil},
+		{scripts.PermitRelease, "fair, more wait in the first", words(held + strings.ReplaceAll(line("a:1", "b:1"), ".001 a", ".501 a")), []string{"n", "l"}, []any{"PUBLISH", "cogwheel_fair:n", 0, 0, idA}, nil},
+		{scripts.PermitsAcquire, "fair, one waits", words("SET n 1" + line("b:1")), []string{"n", "l", "f", "n"}, comes, nil},
+		{scripts.SemLeave, "fair, was first", words("SET n 1" + line("a:1", "b:1")), []string{"n"}, []any{"a:1", "PUBLISH", "cogwheel_fair:n"}, nil},
+		{scripts.SemDelete, "fair, some wait", words(held + line("a:1", "b:1")), []string{"n", "r", "l"}, []any{"PUBLISH", "cogwheel_fair:n", 60_000}, nil},
 	}
 }
 

@@ -28,7 +28,6 @@ var (
 	PermitEdit  = declare("permit_edit")
 	PermitState = declare("permit_state")
 	PermitList  = declare("permit_list")
-	FairStep    = declare("fair_step")
 
 	PermitsAcquire = declare("permits_acquire") // acquires one permit of each of many semaphores
 	PermitsRelease = declare("permits_release") // releases one permit of each of many semaphores

@@ -61,7 +61,7 @@ end
 served, taken = 0, 0
 for i = first_request, #ARGV do
   local n = tonumber(ARGV[i])
-  if not stored or not fits(n, taken - given_back) then
+  if not stored or not fits(n, taken - given_back, i - first_request + 1) then
     break
   end
   served, taken = served + 1, taken + n
@@ -84,11 +84,11 @@ end
 redis.call('SET', sequence_key, string.format('%.0f %d %.0f', seq, served, taken), 'PX', sequence_key_ms)
 
 -- The rest are hints, which must not fail the call. The first request that waits is the one for which the waiter is in the line.
-local wanted_later, waited_ms, left_to_it = nil, nil, usable + given_back - taken
+local later, wanted_later, left_to_it = nil, nil, usable + given_back - taken
 if waiter and stored and served < requests then
   for request = served + 1, requests do
     if waited[request] then
-      wanted_later, waited_ms = tonumber(ARGV[first_request + request - 1]), waited[request]
+      later, wanted_later = request, tonumber(ARGV[first_request + request - 1])
       break
     end
   end

@@ -18,11 +18,15 @@ type sem struct {
 	t    *testing.T
 	rdb  redis.UniversalClient
 	name string
+
+	channel string
+	line    string // what stands before the parts of the keys of its line
 }
 
 func newSem(t *testing.T) sem {
 	t.Helper()
-	return sem{t, redistest.Shared(t).Client(t), redistest.Name(t)}
+	name := redistest.Name(t)
+	return sem{t: t, rdb: redistest.Shared(t).Client(t), name: name, channel: scripts.SemChannel(name)}
 }
 
 func (s sem) part(p string) string { return scripts.SuffixName(s.name, p) }
@@ -61,7 +65,7 @@ func (s sem) free() string { return s.rdb.Get(s.t.Context(), s.name).Val() }
 func (s sem) put(n int) { s.rdb.Set(s.t.Context(), s.name, n, 0) }
 
 func (s sem) acquire(seq, confirmed int, wants ...int) []int64 {
-	args := []any{seq, confirmed, 60_000, "PUBLISH", scripts.SemChannel(s.name), 0, ""}
+	args := []any{seq, confirmed, 60_000, "PUBLISH", s.channel, 0, ""}
 	for _, n := range wants {
 		args = append(args, n)
 	}
@@ -72,7 +76,7 @@ func (s sem) acquire(seq, confirmed int, wants ...int) []int64 {
 }
 
 func (s sem) release(seqNMax ...int) []int64 {
-	args := []any{60_000, "PUBLISH", scripts.SemChannel(s.name), 0}
+	args := []any{60_000, "PUBLISH", s.channel, 0}
 	for i := 0; i < len(seqNMax); i += 3 {
 		args = append(args, seqNMax[i], seqNMax[i+1], 0, seqNMax[i+2])
 	}
@@ -307,64 +311,4 @@ func TestPermitEdit(t *testing.T) {
 	require.Equal(t, "-1", s.free(), "two are held")
 	edit("5", "add", 3)
 	require.Equal(t, "2", s.free())
-}
-
-func TestFairStep(t *testing.T) {
-	t.Parallel()
-	s := newSem(t)
-	keys := []string{s.part("p"), s.part("l"), s.part("q"), s.part("a"), s.part("n"), s.part("f")}
-	s.rdb.Set(t.Context(), keys[0], 2, 0)
-	me, other := strings.Repeat("1", 32), strings.Repeat("2", 32)
-	// step answers what was removed, then set, free, held, nearest, tokens.
-	step := func(owner string, leaving []string, requests ...string) ([]any, []any) {
-		t.Helper()
-		args := []any{"PUBLISH", "c", 60_000, owner, 60_000, 0, 0, len(leaving)}
-		for _, id := range leaving {
-			args = append(args, id)
-		}
-		for _, ids := range requests {
-			args = append(args, 30_000, 1, len(ids)/16)
-			for id := ids; id != ""; id = id[16:] {
-				args = append(args, id[:16])
-			}
-		}
-		got, err := scripts.FairStep.Run(t.Context(), s.rdb, keys, args...).Slice()
-		require.NoError(t, err)
-		return got[0].([]any), got[1:]
-	}
-	books := func() string {
-		return fmt.Sprint(s.rdb.Get(t.Context(), keys[0]).Val()+" ", s.rdb.ZCard(t.Context(), keys[1]).Val(),
-			s.rdb.ZRange(t.Context(), keys[2], 0, -1).Val(), s.rdb.ZCard(t.Context(), keys[3]).Val(), s.rdb.HLen(t.Context(), keys[4]).Val())
-	}
-	for range 2 {
-		_, got := step(me, nil, idA)
-		require.Equal(t, []any{int64(1), int64(1)}, got[:2])
-		require.Positive(t, got[4])
-		require.Equal(t, "1 1 [] 0 0", books(), "taken once")
-	}
-	for range 2 {
-		_, got := step(me, nil, idB+strings.Repeat("d", 16))
-		require.Zero(t, got[4])
-		require.Equal(t, "1 1 ["+idB+"] 1 1", books(), "queued once")
-	}
-	_, got := step(other, nil, idC)
-	require.Zero(t, got[4], "one is free, but another came first")
-	for i := range 2 {
-		removed, _ := step(me, []string{idA})
-		require.Equal(t, []any{int64(1 - i)}, removed)
-		require.Equal(t, "0 2 ["+idC+"] 1 1", books(), "assigned to the first, whole")
-	}
-	_, got = step(me, nil, idB+strings.Repeat("d", 16))
-	require.Positive(t, got[4], "claimed")
-	sub := s.rdb.Subscribe(t.Context(), "c:"+other)
-	defer sub.Close()
-	_, err := sub.Receive(t.Context())
-	require.NoError(t, err)
-	step(me, []string{idB, strings.Repeat("d", 16)})
-	require.Equal(t, "1 1 [] 0 0", books())
-	m, err := sub.ReceiveMessage(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, "1", m.Payload, "the process to which it was assigned is told, and no other")
-	step(other, []string{idC})
-	require.Equal(t, "2 0 [] 0 0", books())
 }

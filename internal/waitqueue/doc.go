@@ -48,6 +48,6 @@
 //
 // Calls that must not wait use [Group.Try] and share attempts with waiters.
 //
-// The order of arrival holds within a key and a process. Among processes the server keeps the order: with Eager the
-// server learns of each arrival at once, and Leave or Carry reports the waiters that have left.
+// The order of arrival holds within a key and a process. Among processes the server keeps the order; Leave reports the
+// waiters that have left.
 package waitqueue

@@ -42,9 +42,9 @@ type Config[K comparable, T any] struct {
 	// Poll to the whole.
 	Poll time.Duration
 
-	// Eager begins an attempt at every arrival. Without it, a caller that arrives while others wait for a later attempt
-	// waits behind them.
-	Eager bool
+	// Second begins an attempt also when a caller arrives behind one that waits, for servers that must know whether
+	// more than one waits. Others that arrive while some wait for a later attempt only wait behind them.
+	Second bool
 
 	// Workers run hooks that must not run under the locks of a caller. Nil: new goroutines.
 	Workers *gate.Workers
@@ -65,10 +65,6 @@ type Config[K comparable, T any] struct {
 	// Leave receives waiters that were part of an attempt and have left without a grant, for servers that remember
 	// waiters.
 	Leave func(key K, left []T)
-
-	// Carry passes the values for GiveBack and Leave to the next attempt instead, which follows at once, even without
-	// waiters. They stand at the front of its batch, as waiters whose Left returns true.
-	Carry bool
 }
 
 // Group is a set of queues, one for each key in use. It is safe for concurrent use.
@@ -106,7 +102,7 @@ func (g *Group[K, T]) Wait(ctx context.Context, key K, v T) (T, error) {
 }
 
 // Try is Wait for at most one attempt: unless the next attempt grants v, Try fails with a *NotServedError. It does
-// not overtake: while others wait for a later attempt, it fails at once, unless the Group is eager.
+// not overtake: while others wait for a later attempt, it fails at once.
 func (g *Group[K, T]) Try(ctx context.Context, key K, v T) (T, error) {
 	return g.wait(ctx, key, &Waiter[T]{Value: v, ctx: ctx, once: true})
 }
@@ -387,10 +383,10 @@ func (g *Group[K, T]) addLocked(key K, w *Waiter[T]) (*queue[K, T], error) {
 		return nil, g.closed
 	}
 	q := g.queueLocked(key)
-	if w.once && !g.cfg.Eager && q.size > 0 && !q.running {
+	if w.once && q.size > 0 && !q.running {
 		return nil, &NotServedError{Again: max(q.due.Sub(g.wheel.Now()), 0)}
 	}
-	if q.size == 0 || g.cfg.Eager {
+	if q.size == 0 || q.size == 1 && g.cfg.Second {
 		q.attemptDue = true
 	}
 	q.pushLocked(w)
@@ -429,14 +425,11 @@ func (g *Group[K, T]) removeLocked(q *queue[K, T], w *Waiter[T]) {
 	switch {
 	case w.inFlight: // finishAttempt handles it
 		q.wanted--
-	case w.seen && g.remembers():
+	case w.seen && g.cfg.Leave != nil:
 		q.left = append(q.left, w.Value)
 	}
 	g.wakeLocked(q)
 }
-
-// remembers reports whether the server must learn of waiters that have left without a grant.
-func (g *Group[K, T]) remembers() bool { return g.cfg.Leave != nil || g.cfg.Carry }
 
 // wakeLocked runs the queue if it has work.
 func (g *Group[K, T]) wakeLocked(q *queue[K, T]) {

@@ -85,10 +85,7 @@ func (q *queue[K, T]) hasWorkLocked() bool {
 
 // asksLocked reports whether the next step is an attempt.
 func (q *queue[K, T]) asksLocked() bool {
-	if gone := len(q.back) + len(q.left); gone > 0 {
-		return q.group.cfg.Carry
-	}
-	return q.attemptDue && q.size > 0
+	return q.attemptDue && q.size > 0 && len(q.back)+len(q.left) == 0
 }
 
 // step makes one step, and reports whether another may follow.
@@ -140,31 +137,15 @@ func (q *queue[K, T]) listen() {
 	q.stop = stop
 }
 
-// startAttemptLocked makes the batch of an attempt: with Carry the values of waiters that have left, then the front.
+// startAttemptLocked makes the batch of an attempt: the front.
 func (q *queue[K, T]) startAttemptLocked(most int) {
 	q.attemptDue, q.latest = false, time.Time{}
-	q.batch = make([]*Waiter[T], 0, min(len(q.back)+len(q.left)+q.size, most))
-	if q.group.cfg.Carry {
-		q.back, q.left = q.carryLocked(q.back, most), q.carryLocked(q.left, most)
-	}
-	gone := len(q.batch)
+	q.batch = make([]*Waiter[T], 0, min(q.size, most))
 	for w := q.first; w != nil && len(q.batch) < most; w = w.next {
 		w.inFlight, w.verdict, w.failure = true, undecided, nil
 		q.batch = append(q.batch, w)
 	}
-	q.wanted = len(q.batch) - gone
-}
-
-// carryLocked moves values of waiters that have left to the batch, and returns the values without room.
-func (q *queue[K, T]) carryLocked(values []T, most int) (rest []T) {
-	n := min(len(values), most-len(q.batch))
-	for _, v := range values[:n] {
-		q.batch = append(q.batch, &Waiter[T]{Value: v, left: true})
-	}
-	if n == len(values) {
-		return nil
-	}
-	return values[n:]
+	q.wanted = len(q.batch)
 }
 
 // finishAttempt applies the verdicts of an attempt.
@@ -186,9 +167,6 @@ func (q *queue[K, T]) finishAttempt(again time.Duration, err error) {
 	}
 	refused, stays := false, false
 	for _, w := range batch {
-		if w.left {
-			continue
-		}
 		w.inFlight, w.seen = false, true
 		if w.verdict == undecided && err != nil {
 			w.Fail(err)
@@ -218,7 +196,7 @@ func (q *queue[K, T]) dismissLocked(w *Waiter[T]) {
 	switch {
 	case w.verdict == granted:
 		q.back = append(q.back, w.Value)
-	case w.verdict == undecided && q.group.remembers():
+	case w.verdict == undecided && q.group.cfg.Leave != nil:
 		q.left = append(q.left, w.Value)
 	}
 }

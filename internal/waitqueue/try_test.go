@@ -51,17 +51,3 @@ func TestGroup_Try(t *testing.T) {
 		})
 	})
 }
-
-func TestGroup_Eager(t *testing.T) {
-	s := &server{}
-	bubble(t, s, func(c *waitqueue.Config[string, int]) { c.Eager = true }, func(t *testing.T, g *waitqueue.Group[string, int]) {
-		a, b := start(g, 1), start(g, 2)
-		require.Equal(t, [][]int{{1}, {1, 2}}, s.attempts[:2], "each arrival reaches the server")
-		b.stop()
-		require.True(t, b.ended())
-		require.Equal(t, []int{2}, s.left)
-		a.stop()
-		require.True(t, a.ended())
-		require.Equal(t, []int{2, 1}, s.left)
-	})
-}

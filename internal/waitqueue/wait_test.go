@@ -66,6 +66,21 @@ func TestGroup_Wait(t *testing.T) {
 		})
 	})
 
+	t.Run("a server that must know whether more than one waits hears of the second", func(t *testing.T) {
+		s := &server{}
+		second := func(c *waitqueue.Config[string, int]) { c.Second = true }
+		bubble(t, s, second, func(t *testing.T, g *waitqueue.Group[string, int]) {
+			var calls []*call
+			for _, looks := range []int{1, 2, 2, 2} {
+				calls = append(calls, start(g, 1))
+				require.Equal(t, looks, s.looks())
+			}
+			for _, c := range calls {
+				c.stop()
+			}
+		})
+	})
+
 	t.Run("a message wakes a whole prefix with one attempt", func(t *testing.T) {
 		s := &server{}
 		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[string, int]) {

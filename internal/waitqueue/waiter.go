@@ -39,7 +39,6 @@ type Waiter[T any] struct {
 	failure error
 
 	once       bool // of Try
-	left       bool // before the attempt; see Config.Carry
 	settled    bool
 	inFlight   bool // part of the attempt in flight
 	seen       bool // was part of an attempt
@@ -53,9 +52,6 @@ type Waiter[T any] struct {
 
 // Waits reports whether the waiter stays in the queue if the attempt leaves it undecided.
 func (w *Waiter[T]) Waits() bool { return !w.once }
-
-// Left reports whether the waiter has left, and is part of the attempt so that the server forgets it.
-func (w *Waiter[T]) Left() bool { return w.left }
 
 // Grant marks the waiter as granted. Only Build and Apply may call it.
 func (w *Waiter[T]) Grant() { w.verdict = granted }

@@ -72,9 +72,9 @@ func (w *world) releases() {
 		}
 		name := w.Objects[r.object].Name
 		sent := func(e execution) bool {
-			releases := strings.HasSuffix(e.name, "release") || e.name == "fair_step"
-			return releases && e.link == r.process.link.number && e.at > r.called && e.at < due &&
-				e.ran && !e.refused && strings.Contains(strings.Join(e.keys, " "), name)
+			return strings.HasSuffix(e.name, "release") && e.link == r.process.link.number &&
+				e.at > r.called && e.at < due && e.ran && !e.refused &&
+				strings.Contains(strings.Join(e.keys, " "), name)
 		}
 		w.server.mu.Lock()
 		again := slices.ContainsFunc(w.server.executed, sent)

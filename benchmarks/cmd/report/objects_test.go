@@ -11,14 +11,11 @@ import (
 )
 
 // rowsOf returns the rows of the tables in a text that say what an object costs, without what is not the same each
-// time: the memory depends on the server, and a fair semaphore may ask once more than it has to.
+// time: the memory depends on the server.
 func rowsOf(text string) (rows []string) {
 	for line := range strings.Lines(text) {
 		if cells := strings.Split(strings.TrimSpace(line), "|"); len(cells) == 8 && strings.HasPrefix(cells[1], " `") {
 			cells = slices.Delete(cells, 3, 4)
-			if strings.Contains(cells[1], "FairSemaphore") {
-				cells = cells[:4]
-			}
 			rows = append(rows, strings.Join(cells, "|"))
 		}
 	}

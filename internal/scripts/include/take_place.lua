@@ -1,7 +1,7 @@
 -- Lets the waiter into the line if one of its requests has to wait, and out of it otherwise. place is 1, 2, or 3 for any behind them; 0 if
 -- Redis does not let it in; -1 if it does not have to be there. A waiter that comes again keeps its place, because it says how long it has
 -- waited. unheard is 1 if it is first: then it also listens on the channel of the semaphore, for releases of Redisson, which wake nobody in
--- the line. A large request that is first and does not fit keeps others off what is left to it.
+-- the line; a fair one has none. A large request that is first and does not fit keeps others off what is left to it.
 local place, unheard = -1, 0
 if waiter then
   if not line_now then
@@ -11,25 +11,32 @@ if waiter then
   local keeps, new, yielded = nil, nil, false
   if wanted_later then
     place = 0
-    local came, before = line_now - waited_ms, tonumber((redis.pcall('ZSCORE', line, waiter)))
-    if before and before < came and came - before < 100 then -- only its message took longer
-      came = math.floor(before)
+    local came = line_now - waited[later]
+    if later == head then -- its message may have taken longer than the last one
+      came = math.min(came, math.floor(tonumber((redis.pcall('ZSCORE', line, waiter))) or came))
     end
-    local score = string.format('%.0f.%03d', came, math.min(wanted_later, 999))
+    local wants = math.min(wanted_later, fair and 499 or 999)
+    for behind = later + 1, fair and #waited or 0 do
+      if waited[behind] then
+        wants = wants + 500
+        break
+      end
+    end
+    local score = string.format('%.0f.%03d', came, wants)
     local lasts = redis.pcall('PEXPIRE', line, alive_ms) -- first, so that no line stays for ever
     new = type(lasts) == 'number' and redis.pcall('ZADD', line, score, waiter)
     if type(new) == 'number' then
       if lasts == 1 or redis.pcall('PEXPIRE', line, alive_ms) == 1 then
         local first = redis.pcall('ZRANGE', line, 0, 1)
         place = first[1] == waiter and 1 or first[2] == waiter and 2 or 3
-        unheard = place == 1 and 1 or 0
+        unheard = place == 1 and not fair and 1 or 0
         if place == 1 then
           for other, of in pairs(kept or {}) do -- what was left to one that is behind it now: each would wait for the other's part
             if other ~= waiter and other ~= '*' and of[1] > line_now + 50 then
               left_to_it, kept[other], yielded = left_to_it + of[2], nil, true
             end
           end
-          if left_to_it > 0 then
+          if left_to_it > 0 and (yielded or wanted_later > left_to_it) then
             keeps = {line_now + alive_ms, math.min(wanted_later, left_to_it), wanted_later}
           end
         end
@@ -46,7 +53,7 @@ if waiter then
   end
   if kept_for_it or keeps then
     kept = kept or {}
-    if kept_for_it and wanted_later and taken + wanted_later <= kept_for_it[2] then
+    if kept_for_it and not fair and wanted_later and taken + wanted_later <= kept_for_it[2] then
       kept['*'] = {line_now + 1000, 0, 0} -- another took it
     end
     kept[waiter] = keeps
@@ -57,11 +64,12 @@ if waiter then
   end
 end
 
--- others_next says that others may be served now: because nothing is kept for this one any more, or because the first one, which was to get
--- many, is gone. A message that is for no waiter shows whether its client hears.
-local others_next = kept_for_it
+-- others_next says that others may be served now: because nothing is kept for this one any more, because permits are free that only those
+-- before it may take, or because the first one, which was to get many, is gone. A message that is for no waiter shows whether its client
+-- hears.
+local others_next = kept_for_it or blocked and not kept_until
 if kept_until and not others_next then
   local first = redis.pcall('ZRANGE', line, 0, 0)[1]
-  others_next = first and kept[first]
-    and redis.pcall(verb, channel .. ':' .. string.match(first, '^[^:]*'), '0 -') == 0
+  local client = first and kept[first] and string.match(first, '^[^:]*') or '*'
+  others_next = string.sub(client, 1, 1) ~= '*' and redis.pcall(verb, channel .. ':' .. client, '0 -') == 0
 end

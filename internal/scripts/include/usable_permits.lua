@@ -1,17 +1,20 @@
 -- usable is how many of the free permits are not kept for others than the waiter, which is nil for a caller that is in no line. unclaimed is
--- how many of them no other wants that was woken. waited has the ms for which each request has waited, or false if it does not wait.
-local waiter, alive_ms, all_waited = string.match(in_line, '^(%S+) (%d+) (%S+)$')
+-- how many of them no other wants that was woken. waited has the ms for which each request has waited, or false if it does not wait, and one
+-- more if others wait behind them. head is the first of those that wait, if the waiter was in the line for it before.
+local waiter, alive_ms, same, all_waited = string.match(in_line, '^(%S+) (%d+) (=?)(%S+)$')
 local usable, unclaimed, kept, kept_for_it, line_now, waited = free, free, nil, nil, nil, {nil}
+local head = nil
 local kept_until = nil -- when what is kept for another is free again, unless that comes
 if waiter then
   for ms in string.gmatch(all_waited, '[^,]+') do
     waited[#waited + 1] = tonumber(ms) or false
+    head = head or same == '=' and waited[#waited] and #waited or nil
   end
 end
-if type(record) == 'string' then
+if type(record) == 'string' or fair then
   local time, sum, claimed = redis.call('TIME'), nil, nil
   line_now = time[1] * 1000 + math.floor(time[2] / 1000)
-  kept, sum, claimed = read_kept(record, line_now)
+  kept, sum, claimed = read_kept(type(record) == 'string' and record or '', line_now)
   kept_for_it = waiter and kept[waiter]
   usable = free - sum + (kept_for_it and kept_for_it[2] or 0)
   unclaimed = free - claimed + (kept_for_it and kept_for_it[3] or 0)
@@ -22,7 +25,27 @@ if type(record) == 'string' then
   end
 end
 
--- fits reports whether the next n permits can be granted, after taken.
-local function fits(n, taken)
-  return taken + n <= usable and (taken + n <= unclaimed or taken + n <= (kept_for_it and kept_for_it[2] or 0))
+-- A fair semaphore grants more than what is kept for the waiter only to requests that came before the first one in the line of the others,
+-- which came at others_came. It grants nothing to a user without the right to see it.
+local others_came, own_turn, blocked = nil, false, false
+if fair then
+  local first = redis.pcall('ZRANGE', line, 0, 1, 'WITHSCORES')
+  if first.err and string.find(first.err, 'The user executing', 1, true) then
+    return first
+  end
+  own_turn = first[1] ~= nil and first[1] == waiter
+  others_came = tonumber(first[own_turn and 4 or 2])
+end
+
+-- fits reports whether the next n permits can be granted to a request, after taken.
+local function fits(n, taken, request)
+  if taken + n > usable then
+    return false
+  elseif taken + n <= (kept_for_it and kept_for_it[2] or 0) then
+    return true
+  elseif taken + n > unclaimed then
+    return false
+  end
+  blocked = others_came and not (own_turn and request == head) and not (waited[request] and line_now - waited[request] <= others_came)
+  return not blocked
 end

@@ -5,12 +5,15 @@
 -- A caller that has just come may take a permit before the waiter that was woken. That is faster while permits are held for moments, and
 -- ends when the first one has waited for 4 ms: from then on they are kept. Nothing is kept while others take what is kept, as Redisson's
 -- clients and versions without a line do: otherwise they would get more than their share.
+--
+-- A fair semaphore keeps them at once. If more requests wait in the process that is woken, those behind it are not woken before it has asked:
+-- some of its requests may have come before theirs.
 local function wake_waiters(verb, channel, free)
   if free <= 0 then
     return
   end
   redis.pcall(verb, channel, string.format('0%.0f', free)) -- '0': the line is woken too
-  local line, kept_key = line_keys(channel)
+  local line, kept_key, fair = line_keys(channel)
   local first_place, waiting = 0, redis.pcall('ZRANGE', line, 0, 1, 'WITHSCORES')
   if not waiting[1] then
     return
@@ -34,15 +37,19 @@ local function wake_waiters(verb, channel, free)
         guarded = true
         break
       end
-      if hears == 0 then
+      if hears == 0 and string.sub(client, 1, 1) ~= '*' then
         left, kept[waiter] = available, nil
         leave[#leave + 1] = waiter
       elseif wakes then
         local wants = math.max(1, math.floor(score % 1 * 1000 + 0.5))
-        woken, left, kept[waiter] = woken + 1, available - wants, nil
+        local claims = wants
+        if fair and wants >= 500 then
+          wants, claims = math.max(1, wants - 500), 1e9
+        end
+        woken, left, kept[waiter] = woken + 1, available - claims, nil
         leave[#leave + 1] = waiter
-        if now_ms - score >= 4 and not kept['*'] then
-          kept[waiter] = {now_ms + 50, math.min(available, wants), wants}
+        if (fair or now_ms - score >= 4) and not kept['*'] then
+          kept[waiter] = {now_ms + 50, math.min(available, wants), claims}
         end
       else
         guarded = true
