@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -32,10 +33,13 @@ func TestWheel_IdleAndFarTimersCauseNoWakeups(t *testing.T) {
 func TestWheel_SchedulingAndStoppingInTurnDoesNotWakeTheWorkerEachTime(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
-		for range 10_000 {
-			require.True(t, after(t, w, time.Minute, func() {}).Stop())
+		defer after(t, w, time.Minute, func() {}).Stop() // a wheel that becomes empty wakes the worker, which ends
+		for range 1000 {
+			timer := after(t, w, time.Minute, func() {})
+			synctest.Wait() // the worker sees it
+			require.True(t, timer.Stop())
+			synctest.Wait()
 		}
-		pass(time.Hour)
 		require.LessOrEqual(t, w.Stats().Wakeups, int64(4))
 	})
 }
