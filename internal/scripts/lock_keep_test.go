@@ -139,7 +139,7 @@ func TestLockKeep(t *testing.T) {
 			_, err := sub.Receive(ctx)
 			require.NoError(t, err)
 			acquireFor(t, rdb, name, 30_000, minimum)
-			require.Equal(t, 1, keep(t, rdb, name))
+			require.Contains(t, []int{1, 3}, keep(t, rdb, name), "3: the minimum of 1 ms has ended, and the next attempt has to yield")
 			message, err := sub.ReceiveMessage(redistest.Within(t, redistest.Patience))
 			require.NoError(t, err)
 			require.Equal(t, "00", message.Payload)
