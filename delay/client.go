@@ -84,11 +84,11 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		return nil, err
 	}
 	c.edits = waitqueue.New(c.wheel, waitqueue.Config[string, *edit]{
-		Submit: c.submit, Build: c.buildEdits, Apply: c.applyEdits,
+		Submit: c.submit, Build: c.buildEdits,
 		MaxBatch: maxBatch, Poll: cfg.Poll, Workers: c.gate.Workers,
 	})
 	c.claims = waitqueue.New(c.wheel, waitqueue.Config[string, *server]{
-		Submit: c.submit, Build: c.buildClaim, Apply: c.applyClaim,
+		Submit: c.submit, Build: c.buildClaim,
 		MaxBatch: 1, Poll: cfg.Poll, Workers: c.gate.Workers,
 	})
 	return c, nil

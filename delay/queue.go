@@ -55,8 +55,6 @@ type edit struct {
 	verb, id, at, mode, text string
 	most                     string // us
 	done                     bool   // what the script did
-
-	sent int // of the first request of a batch: how many of them are in the call
 }
 
 // Schedule makes a task run delay from now, 0 to MaxDelay, by the clock of Redis and never earlier, in a process that
@@ -189,28 +187,29 @@ func micros(d time.Duration) string {
 const maxCallBytes = 1 << 20
 
 // buildEdits makes the requests of a batch one call, as far as they fit.
-func (c *Client) buildEdits(name string, batch []*waitqueue.Waiter[*edit]) (calls.Call, time.Duration, bool) {
+func (c *Client) buildEdits(name string, batch []*waitqueue.Waiter[*edit]) waitqueue.Attempt {
 	args := []any{c.lastNumber.Add(1), recordMillis, c.redis.Channels.Verb(), scripts.DelayChannel(name)}
-	size := 0
+	size, sent := 0, batch
 	for i, w := range batch {
 		e := w.Value
 		if size += len(e.text); i > 0 && size > maxCallBytes {
+			sent = batch[:i]
 			break
 		}
-		batch[0].Value.sent = i + 1
 		args = append(args, e.verb, e.id, e.at, e.mode, e.most, e.text)
 	}
 	keys := append(keysOf(name), c.recordKey(name, "edits"), scripts.DelayKey(name, "since"),
 		scripts.DelayKey(name, "waiting"))
-	return calls.Call{Call: scripts.DelayEdit.Call(keys, args...)}, 0, true
+	return waitqueue.Attempt{
+		Call: calls.Call{Call: scripts.DelayEdit.Call(keys, args...)},
+		Read: func(r redisconn.Reply) (time.Duration, error) { return readEdits(sent, r) },
+	}
 }
 
-func (c *Client) applyEdits(
-	_ string, batch []*waitqueue.Waiter[*edit], r redisconn.Reply,
-) (time.Duration, error) {
-	sent := batch[:batch[0].Value.sent]
+// readEdits reads the reply to the requests of a call.
+func readEdits(sent []*waitqueue.Waiter[*edit], r redisconn.Reply) (time.Duration, error) {
 	done, err := r.Flags(len(sent))
-	if err != nil { // of the requests of the call
+	if err != nil {
 		for _, w := range sent {
 			w.Fail(err)
 		}

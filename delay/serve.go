@@ -37,7 +37,7 @@ type server struct {
 	handle  func(context.Context, *Task) error
 	ctx     context.Context //nolint:containedctx // of handlers
 
-	answered bool                // Redis has answered a call; applyClaim alone uses this, and trouble
+	answered bool                // Redis has answered a call; readWork alone uses this, and trouble
 	trouble  redisconn.Endurance // of calls that fail
 
 	mu sync.Mutex // guards the fields below
@@ -126,7 +126,7 @@ func (q *Queue) Serve(ctx context.Context, workers int, handle func(context.Cont
 	recording, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer giveUp(nil)
 	recorded := make(chan error, 1)
-	// From here the group alternates buildClaim and applyClaim. buildClaim grants the wait once the server is stopped
+	// From here the group alternates buildClaim and readWork. buildClaim grants the wait once the server is stopped
 	// and everything is recorded; only an error ends it before.
 	c.claims.WaitFunc(recording, q.tag, s, func(_ *server, err error) { recorded <- err })
 	var refused error

@@ -25,14 +25,14 @@ const (
 var words = map[Outcome]string{Done: "done", Retried: "again", Exhausted: "failed", HandedBack: "back", begun: "begun"}
 
 // buildClaim sends what a server has to record and wants.
-func (c *Client) buildClaim(name string, batch []*waitqueue.Waiter[*server]) (calls.Call, time.Duration, bool) {
+func (c *Client) buildClaim(name string, batch []*waitqueue.Waiter[*server]) waitqueue.Attempt {
 	s := batch[0].Value
 	next, again, over := s.next()
 	if next == nil {
 		if over {
 			batch[0].Grant()
 		}
-		return calls.Call{}, again, false
+		return waitqueue.Attempt{Again: again}
 	}
 	args := make([]any, 0, 17+4*len(next.notes))
 	args = append(args, next.number, max(recordMillis, redisconn.Millis(2*s.queue.config.lease)),
@@ -45,15 +45,15 @@ func (c *Client) buildClaim(name string, batch []*waitqueue.Waiter[*server]) (ca
 	}
 	key := func(part string) string { return scripts.DelayKey(name, part) }
 	keys := append(keysOf(name), c.recordKey(name, "claims"), key("token"), key("since"), key("waiting"))
-	return calls.Call{Call: scripts.DelayWork.Call(keys, args...)}, 0, true
+	return waitqueue.Attempt{
+		Call: calls.Call{Call: scripts.DelayWork.Call(keys, args...)},
+		Read: func(r redisconn.Reply) (time.Duration, error) { return c.readWork(s, next, r) },
+	}
 }
 
-// applyClaim begins the tasks that were claimed. After an error the server sends the same call again, so that it gets
-// the tasks whose reply was lost.
-func (c *Client) applyClaim(
-	_ string, batch []*waitqueue.Waiter[*server], r redisconn.Reply,
-) (time.Duration, error) {
-	s := batch[0].Value
+// readWork begins the tasks that were claimed. After an error the server sends the same call again, so that it gets the
+// tasks whose reply was lost.
+func (c *Client) readWork(s *server, call *claim, r redisconn.Reply) (time.Duration, error) {
 	reply, err := readClaim(&r, c.wheel.Now())
 	if err != nil && s.hasLeft() {
 		return waitqueue.AtOnce, nil
@@ -70,7 +70,7 @@ func (c *Client) applyClaim(
 	s.answered = true
 	s.trouble.Answered()
 	s.mu.Lock()
-	call, found := s.sent, reply.found
+	found := reply.found
 	s.checked = true
 	s.oldestDue, s.answeredAt = reply.oldest, reply.at
 	s.more = call.wanted > 0 && len(found) == call.wanted

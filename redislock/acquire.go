@@ -86,22 +86,25 @@ func (c *Client) submit(j *calls.Job, caller calls.Caller, key queueKey, here bo
 }
 
 // build makes the call that asks for the lock on behalf of the head of a queue.
-func (c *Client) build(key queueKey, batch []*waitqueue.Waiter[*acquisition]) (calls.Call, time.Duration, bool) {
+func (c *Client) build(key queueKey, batch []*waitqueue.Waiter[*acquisition]) (a waitqueue.Attempt) {
 	if locked, again := c.heldHere(key); locked != nil {
 		c.refuse(batch, locked)
-		return calls.Call{}, again, false
+		return waitqueue.Attempt{Again: again}
 	}
+	a.Read = func(r redisconn.Reply) (time.Duration, error) { return c.read(key, batch, r) }
 	head := batch[0].Value
 	head.request.handoffsWanted = int32(min(len(batch)-1, head.mutex.config.handoff.count)) // at most 10000
 	head.request.waiter, head.request.waited = c.lines.Ask(key), head.took()
 	if head.mutex.config.replicas.n > 0 {
-		return calls.Call{Send: head.askReplicated}, 0, true
+		a.Call.Send = head.askReplicated
+	} else {
+		a.Call.Call = head.request.kind().acquire(head.request)
 	}
-	return calls.Call{Call: head.request.kind().acquire(head.request)}, 0, true
+	return a
 }
 
-// apply reads the reply on behalf of all waiters of the queue.
-func (c *Client) apply(
+// read reads the reply on behalf of all waiters of the queue.
+func (c *Client) read(
 	key queueKey, batch []*waitqueue.Waiter[*acquisition], r redisconn.Reply,
 ) (again time.Duration, err error) {
 	head := batch[0].Value

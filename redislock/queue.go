@@ -125,7 +125,6 @@ func (c *Client) newQueues() *waitqueue.Group[queueKey, *acquisition] {
 	return waitqueue.New(c.wheel, waitqueue.Config[queueKey, *acquisition]{
 		Submit:   c.submit,
 		Build:    c.build,
-		Apply:    c.apply,
 		MaxBatch: 1 << 20, // all: the head asks, and the reply is for all
 		Poll:     c.poll,
 		Workers:  c.gate.Workers,

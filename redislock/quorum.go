@@ -116,7 +116,7 @@ func NewQuorum(rdbs []redis.UniversalClient, opts ...Option) (*Quorum, error) {
 		return nil, err
 	}
 	q.queues = waitqueue.New(cfg.Wheel, waitqueue.Config[queueKey, *quorumAcquisition]{
-		Submit: q.submit, Build: q.build, Apply: q.apply, MaxBatch: 1, Poll: cfg.Poll, Listen: q.listen,
+		Submit: q.submit, Build: q.build, MaxBatch: 1, Poll: cfg.Poll, Listen: q.listen,
 		GiveBack: func(_ queueKey, granted []*quorumAcquisition) {
 			for _, a := range granted {
 				go func() { _ = a.won.unlock(context.Background()) }() // a failure is retried in the background
@@ -351,11 +351,10 @@ func (q *Quorum) submit(_ *calls.Job, c calls.Caller, _ queueKey, here bool) {
 }
 
 // build makes the call that asks the servers on behalf of the head of a queue.
-func (q *Quorum) build(
-	_ queueKey, batch []*waitqueue.Waiter[*quorumAcquisition],
-) (call calls.Call, again time.Duration, ok bool) {
+func (q *Quorum) build(_ queueKey, batch []*waitqueue.Waiter[*quorumAcquisition]) (attempt waitqueue.Attempt) {
 	a := batch[0].Value
-	call.Start = func(done func(*redis.Cmd)) {
+	attempt.Read = func(r redisconn.Reply) (time.Duration, error) { return a.read(batch[0], r) }
+	attempt.Call.Start = func(done func(*redis.Cmd)) {
 		decided := func(err error) { done(calls.Failed(err)) }
 		if a.splits == 0 {
 			a.ask(decided)
@@ -374,22 +373,22 @@ func (q *Quorum) build(
 			decided(err)
 		}
 	}
-	return call, 0, true
+	return attempt
 }
 
-// apply gives the decision of the servers to the head.
-func (q *Quorum) apply(
-	_ queueKey, batch []*waitqueue.Waiter[*quorumAcquisition], r redisconn.Reply,
+// read gives the decision of the servers to the head.
+func (a *quorumAcquisition) read(
+	head *waitqueue.Waiter[*quorumAcquisition], r redisconn.Reply,
 ) (again time.Duration, err error) {
 	err = r.Err()
 	locked, is := errors.AsType[*LockedError](err)
 	switch {
 	case err == nil:
-		batch[0].Grant()
+		head.Grant()
 		return 0, nil
 	case !is:
 		return 0, err
-	case batch[0].Value.splits > 0:
+	case a.splits > 0:
 		return splitPause, nil
 	}
 	return max(locked.TTL+time.Millisecond, 0), nil

@@ -125,13 +125,13 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 func (c *Client) makeQueues() {
 	c.countingLines = c.newLines(false)
 	c.counting = waitqueue.New(c.wheel, waitqueue.Config[string, acquisition]{
-		Submit: c.submit, Build: c.buildCounting, Apply: c.applyCounting,
+		Submit: c.submit, Build: c.buildCounting,
 		MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
 		Listen: c.countingLines.Listen, Listens: c.countingLines.Listens,
 		GiveBack: c.giveBackCounting,
 	})
 	c.countingReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *countingRelease]{
-		Submit: c.submit, Build: c.buildCountingReleases, Apply: c.applyCountingReleases,
+		Submit: c.submit, Build: c.buildCountingReleases,
 		MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
 	})
 	c.plain, c.fair = c.newLeased(false), c.newLeased(true)

@@ -167,13 +167,11 @@ func (c *Client) newLeased(fair bool) leased {
 		fair: fair, lines: lines,
 		acquisitions: waitqueue.New(c.wheel, waitqueue.Config[string, *acquireRequest]{
 			Submit: c.submit,
-			Build: func(name string, batch []*waitqueue.Waiter[*acquireRequest]) (calls.Call, time.Duration, bool) {
-				return calls.Call{Call: c.acquireCall(name, fair, batch)}, 0, true
-			},
-			Apply: func(
-				name string, batch []*waitqueue.Waiter[*acquireRequest], r redisconn.Reply,
-			) (again time.Duration, err error) {
-				return c.applyLeased(name, fair, batch, r)
+			Build: func(name string, batch []*waitqueue.Waiter[*acquireRequest]) waitqueue.Attempt {
+				read := func(r redisconn.Reply) (time.Duration, error) {
+					return c.readGrants(name, fair, batch, r), nil
+				}
+				return waitqueue.Attempt{Call: calls.Call{Call: c.acquireCall(name, fair, batch)}, Read: read}
 			},
 			MaxBatch: maxBatch, Poll: c.poll, Second: fair, Workers: c.gate.Workers,
 			Listen: lines.Listen, Listens: lines.Listens,
@@ -192,10 +190,10 @@ func (c *Client) newLeased(fair bool) leased {
 		}),
 		releases: waitqueue.New(c.wheel, waitqueue.Config[string, *releaseRequest]{
 			Submit: c.submit,
-			Build: func(name string, batch []*waitqueue.Waiter[*releaseRequest]) (calls.Call, time.Duration, bool) {
-				return calls.Call{Call: c.releaseCall(name, fair, idsOf(batch))}, 0, true
+			Build: func(name string, batch []*waitqueue.Waiter[*releaseRequest]) waitqueue.Attempt {
+				read := func(r redisconn.Reply) (time.Duration, error) { return 0, readReleased(batch, r) }
+				return waitqueue.Attempt{Call: calls.Call{Call: c.releaseCall(name, fair, idsOf(batch))}, Read: read}
 			},
-			Apply:    c.applyReleased,
 			MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
 		}),
 	}
@@ -233,10 +231,10 @@ func (c *Client) acquireCall(
 	return scripts.PermitAcquire.Call([]string{k.permits, k.leases, k.fence, other}, args...)
 }
 
-// applyLeased applies the reply to the call of acquireCall.
-func (c *Client) applyLeased(
+// readGrants reads the reply to the call of acquireCall.
+func (c *Client) readGrants(
 	name string, fair bool, batch []*waitqueue.Waiter[*acquireRequest], r redisconn.Reply,
-) (time.Duration, error) {
+) (again time.Duration) {
 	n := 4 + len(batch)
 	v, err := r.Integers(n, n+2)
 	var reply acquireReply
@@ -248,11 +246,11 @@ func (c *Client) applyLeased(
 		reply, err = parseAcquireReply(v[:n], len(batch))
 	}
 	err = r.Understood(err)
-	again := c.applyAcquireReply(name, fair, batch, r, reply, err)
+	again = c.applyAcquireReply(name, fair, batch, r, reply, err)
 	if err == nil {
 		p.apply(c.leased(fair).lines, name)
 	}
-	return again, nil
+	return again
 }
 
 // applyAcquireReply grants or fails the waiters of a batch as the script decided. It returns the time until the
@@ -331,16 +329,13 @@ func idsOf(batch []*waitqueue.Waiter[*releaseRequest]) (ids []string) {
 	return ids
 }
 
-// applyReleased applies the reply to a batch of releases.
-func (c *Client) applyReleased(
-	_ string, batch []*waitqueue.Waiter[*releaseRequest], r redisconn.Reply,
-) (time.Duration, error) {
+// readReleased reads the reply to a batch of releases.
+func readReleased(batch []*waitqueue.Waiter[*releaseRequest], r redisconn.Reply) error {
 	removed, err := r.Flags(len(idsOf(batch)))
-	if err != nil {
-		return 0, err
+	if err == nil {
+		applyRemoved(batch, removed, r.Ambiguous)
 	}
-	applyRemoved(batch, removed, r.Ambiguous)
-	return 0, nil
+	return err
 }
 
 // applyRemoved grants the releases of a batch. removed tells for each id whether it was removed.

@@ -67,8 +67,6 @@ type countingRelease struct {
 	ambiguous  bool // a copy may have executed
 
 	result int64 // what the script returned: 1 added, 0 no semaphore, -1 above max
-
-	call releasingCall // the call in flight of the batch; set in its first element
 }
 
 // releasingCall has the releases that a call sends, up to maxBatch, and those that must follow: first the
@@ -109,26 +107,19 @@ func (c *Client) acquireScript(
 }
 
 // buildCounting acquires permits of a CountingSemaphore for a batch of waiters.
-func (c *Client) buildCounting(
-	name string, batch []*waitqueue.Waiter[acquisition],
-) (call calls.Call, again time.Duration, ok bool) {
+func (c *Client) buildCounting(name string, batch []*waitqueue.Waiter[acquisition]) waitqueue.Attempt {
 	id := c.newAcquiringCall(name)
-	batch[0].Value.call = id
 	place := inLine(c, c.countingLines, name, batch, func(a *acquisition) *acquisition { return a })
-	return calls.Call{Call: c.acquireScript(name, id, batch, place)}, 0, true
+	return waitqueue.Attempt{
+		Call: calls.Call{Call: c.acquireScript(name, id, batch, place)},
+		Read: func(r redisconn.Reply) (time.Duration, error) { return c.readAcquired(name, id, batch, r), nil },
+	}
 }
 
-// applyCounting applies the reply to the call of buildCounting.
-func (c *Client) applyCounting(
-	name string, batch []*waitqueue.Waiter[acquisition], r redisconn.Reply,
-) (time.Duration, error) {
-	return c.applyAcquired(name, batch[0].Value.call, batch, r)
-}
-
-// applyAcquired grants or fails the waiters of a batch, which may be empty, as the script decided.
-func (c *Client) applyAcquired(
+// readAcquired grants or fails the waiters of a batch, which may be empty, as the script decided.
+func (c *Client) readAcquired(
 	name string, call acquiringCall, batch []*waitqueue.Waiter[acquisition], r redisconn.Reply,
-) (time.Duration, error) {
+) (again time.Duration) {
 	v, err := r.Integers(4, 6)
 	var p place
 	if err == nil {
@@ -144,8 +135,8 @@ func (c *Client) applyAcquired(
 			c.settleLater(name)
 		}
 		of := func(a *acquisition) *acquisition { return a }
-		_, again := goOn(c, batch, of, r, operationError("acquire", name, err))
-		return again, nil
+		_, again = goOn(c, batch, of, r, operationError("acquire", name, err))
+		return again
 	}
 	for _, w := range batch {
 		w.Value.trouble.Answered()
@@ -165,7 +156,7 @@ func (c *Client) applyAcquired(
 	}
 	c.monitor.contendedAll(object{KindCounting, name}, refused)
 	p.apply(c.countingLines, name)
-	return lookAfter(v[3]), nil
+	return lookAfter(v[3])
 }
 
 // giveBackCounting releases permits that were granted to waiters that had left.
@@ -186,7 +177,7 @@ func (c *Client) giveBackCounting(name string, granted []acquisition) {
 // buildCountingReleases sends the releases of a batch after the unconfirmed releases.
 func (c *Client) buildCountingReleases(
 	name string, batch []*waitqueue.Waiter[*countingRelease],
-) (_ calls.Call, again time.Duration, ok bool) {
+) waitqueue.Attempt {
 	call := releasingCall{releases: c.unconfirmed.releases(name)}
 	call.repeated = len(call.releases)
 	for _, w := range batch {
@@ -195,17 +186,16 @@ func (c *Client) buildCountingReleases(
 		}
 		call.releases = append(call.releases, w.Value)
 	}
-	batch[0].Value.call = call
-	return calls.Call{Call: c.releasingScript(name, call.part())}, 0, true
+	return waitqueue.Attempt{
+		Call: calls.Call{Call: c.releasingScript(name, call.part())},
+		Read: func(r redisconn.Reply) (time.Duration, error) { return c.readReleases(name, call, batch, r) },
+	}
 }
 
-// applyCountingReleases applies the reply to the call of buildCountingReleases. Releases for which the call had
-// no room follow at once.
-func (c *Client) applyCountingReleases(
-	name string, batch []*waitqueue.Waiter[*countingRelease], r redisconn.Reply,
+// readReleases reads the reply to a call. Releases for which the call had no room follow at once.
+func (c *Client) readReleases(
+	name string, call releasingCall, batch []*waitqueue.Waiter[*countingRelease], r redisconn.Reply,
 ) (again time.Duration, err error) {
-	call := batch[0].Value.call
-	batch[0].Value.call = releasingCall{}
 	part := call.part()
 	results, err := r.Integers(len(part))
 	for i, result := range results {

@@ -79,8 +79,6 @@ type acquisition struct {
 	began     time.Duration // by the clock
 	contended bool          // Contended was reported: Redis has found too few permits
 	trouble   redisconn.Endurance
-
-	call acquiringCall // the call in flight of a batch of a CountingSemaphore; set in its first element
 }
 
 // object identifies the target of a call.

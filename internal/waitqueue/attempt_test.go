@@ -119,9 +119,9 @@ func TestGroup_Build(t *testing.T) {
 		s, l := &server{}, &line{}
 		change := func(c *waitqueue.Config[string, int]) {
 			l.holds(c)
-			c.Build = func(_ string, batch []*waiter) (calls.Call, time.Duration, bool) {
+			c.Build = func(_ string, batch []*waiter) waitqueue.Attempt {
 				batch[0].Grant()
-				return calls.Call{}, time.Hour, false
+				return waitqueue.Attempt{Again: time.Hour}
 			}
 		}
 		bubble(t, s, change, func(t *testing.T, g *waitqueue.Group[string, int]) {

@@ -32,15 +32,17 @@
 //		Poll:     5 * time.Second,
 //		Listen:   pubsub.Listener(hub, channelOf),
 //		Submit:     send, // by a calls.Sender
-//		Build: func(name string, batch []*waitqueue.Waiter[int64]) (calls.Call, time.Duration, bool) {
-//			return acquire(name, batch), 0, true // one script
-//		},
-//		Apply: func(name string, batch []*waitqueue.Waiter[int64], r redisconn.Reply) (time.Duration, error) {
-//			n, nearestExpiry, err := parse(r)
-//			for _, w := range batch[:n] {
-//				w.Grant()
+//		Build: func(name string, batch []*waitqueue.Waiter[int64]) waitqueue.Attempt {
+//			return waitqueue.Attempt{
+//				Call: acquire(name, batch), // one script
+//				Read: func(r redisconn.Reply) (time.Duration, error) {
+//					n, nearestExpiry, err := parse(r)
+//					for _, w := range batch[:n] {
+//						w.Grant()
+//					}
+//					return nearestExpiry, err
+//				},
 //			}
-//			return nearestExpiry, err
 //		},
 //		GiveBack: func(name string, granted []int64) { release(name, granted) },
 //	})

@@ -15,25 +15,31 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// AtOnce is returned by Apply to begin the next attempt at once. Calls of Try join that attempt.
+// AtOnce is returned by the Read of an attempt to begin the next attempt at once. Calls of Try join that attempt.
 const AtOnce time.Duration = -1
 
-// Config configures a Group. Submit, Build, Apply, MaxBatch and Poll are required; the hooks may be nil. All
+// Attempt is a call on behalf of a batch.
+type Attempt struct {
+	Call calls.Call
+
+	// Read ends the attempt with the reply: it marks waiters with Grant or Fail, in any order. Unmarked waiters stay in
+	// the queue. again is the time after which another attempt may succeed without a message, AtOnce, or 0 if that is
+	// unknown. An error fails every unmarked waiter. If Read ends its goroutine, the marks made so far count.
+	//
+	// If Read is nil, nothing is sent, and Again is its result.
+	Read  func(r redisconn.Reply) (again time.Duration, err error)
+	Again time.Duration
+}
+
+// Config configures a Group. Submit, Build, MaxBatch and Poll are required; the hooks may be nil. All
 // functions run one at a time per key and must not block. Only Submit may be called under the lock of the Group.
 type Config[K comparable, T any] struct {
 	// Submit queues a call for the node of a key, with [calls.Sender.Submit], or with [calls.Sender.SubmitHere] if
 	// here is true.
 	Submit func(j *calls.Job, c calls.Caller, key K, here bool)
 
-	// Build begins an attempt and returns its call. If ok is false, nothing is sent, and again has the meaning of the
-	// result of Apply.
-	Build func(key K, batch []*Waiter[T]) (call calls.Call, again time.Duration, ok bool)
-
-	// Apply ends an attempt: it marks waiters with Grant or Fail, in any order, according to the reply. Unmarked
-	// waiters stay in the queue. again is the time after which another attempt may succeed without a message,
-	// AtOnce, or 0 if that is unknown. An error fails every unmarked waiter. If Apply ends its goroutine, the marks
-	// made so far count.
-	Apply func(key K, batch []*Waiter[T], r redisconn.Reply) (again time.Duration, err error)
+	// Build begins an attempt. It may mark waiters too.
+	Build func(key K, batch []*Waiter[T]) Attempt
 
 	// MaxBatch is the maximum number of waiters in an attempt.
 	MaxBatch int
@@ -74,7 +80,7 @@ type Group[K comparable, T any] struct {
 	gate  gate.Gate // counts running queues
 
 	// mu guards the map, all queues and all waiters, except that Value and the verdict of a waiter in flight belong to
-	// Build and Apply. No hook runs under mu. A queue is in the map while it has a waiter or is running. A waiter is
+	// its attempt. No hook runs under mu. A queue is in the map while it has a waiter or is running. A waiter is
 	// linked until it is settled. A waiter that is cancelled in flight is unlinked at once, and finishAttempt handles
 	// its verdict.
 	mu     sync.Mutex
@@ -85,7 +91,7 @@ type Group[K comparable, T any] struct {
 
 // New returns a Group without queues. It panics if a required field of cfg is missing.
 func New[K comparable, T any](w *wheel.Wheel, cfg Config[K, T]) *Group[K, T] {
-	if w == nil || cfg.Submit == nil || cfg.Build == nil || cfg.Apply == nil || cfg.MaxBatch < 1 || cfg.Poll <= 0 {
+	if w == nil || cfg.Submit == nil || cfg.Build == nil || cfg.MaxBatch < 1 || cfg.Poll <= 0 {
 		panic(fmt.Sprintf("waitqueue: a required function is nil, or MaxBatch %d or Poll %v out of range",
 			cfg.MaxBatch, cfg.Poll))
 	}
@@ -283,8 +289,8 @@ func (g *Group[K, T]) Handoff(key K, give func(*T)) bool {
 	return false
 }
 
-// First returns the Value of the first waiter of the key, if there is one. Use it only if Build and Apply leave
-// Values unchanged.
+// First returns the Value of the first waiter of the key, if there is one. Use it only if attempts leave Values
+// unchanged.
 func (g *Group[K, T]) First(key K) (v T, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -314,7 +320,7 @@ func (g *Group[K, T]) Size() int {
 // Line describes the waiters of one key.
 type Line[T any] struct {
 	Size  int
-	First *T // Value of the waiter that came first; read only fields that Build and Apply leave unchanged
+	First *T // Value of the waiter that came first; read only fields that attempts leave unchanged
 }
 
 // Lines yields the keys with waiters. It holds no lock for long, and may miss a key whose waiters come or go

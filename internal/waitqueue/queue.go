@@ -30,7 +30,8 @@ type queue[K comparable, T any] struct {
 
 	job    calls.Job
 	batch  []*Waiter[T] // of the attempt in flight
-	wanted int          // number of waiters in batch that have not left
+	read   func(redisconn.Reply) (time.Duration, error)
+	wanted int // number of waiters in batch that have not left
 }
 
 // Build implements calls.Caller. It starts the attempt.
@@ -46,16 +47,17 @@ func (q *queue[K, T]) Build() (calls.Call, bool) {
 		q.run()
 		return calls.Call{}, false
 	}
-	call, again, ok := g.cfg.Build(q.key, q.batch)
-	if !ok {
-		q.finishAttempt(again, nil)
+	a := g.cfg.Build(q.key, q.batch)
+	if a.Read == nil {
+		q.finishAttempt(a.Again, nil)
 		q.run()
 		return calls.Call{}, false
 	}
+	q.read = a.Read
 	if len(q.batch) == 1 {
-		call.Values = q.batch[0].ctx
+		a.Call.Values = q.batch[0].ctx
 	}
-	return call, true
+	return a.Call, true
 }
 
 // Wanted implements calls.Caller.
@@ -67,7 +69,8 @@ func (q *queue[K, T]) Wanted() bool {
 
 // Apply implements calls.Caller.
 func (q *queue[K, T]) Apply(r redisconn.Reply) {
-	again, err := q.group.cfg.Apply(q.key, q.batch, r)
+	again, err := q.read(r)
+	q.read = nil
 	q.finishAttempt(again, err)
 	q.run()
 }

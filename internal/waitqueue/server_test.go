@@ -43,9 +43,8 @@ func asksAfter[T any](c *waitqueue.Config[string, T], queued time.Duration, f at
 			go run()
 		}
 	}
-	c.Build = func(string, []*waitqueue.Waiter[T]) (calls.Call, time.Duration, bool) { return calls.Call{}, 0, true }
-	c.Apply = func(name string, batch []*waitqueue.Waiter[T], _ redisconn.Reply) (time.Duration, error) {
-		return f(name, batch)
+	c.Build = func(name string, batch []*waitqueue.Waiter[T]) waitqueue.Attempt {
+		return waitqueue.Attempt{Read: func(redisconn.Reply) (time.Duration, error) { return f(name, batch) }}
 	}
 }
 

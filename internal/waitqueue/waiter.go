@@ -32,7 +32,7 @@ const (
 
 // Waiter is a call in a queue.
 type Waiter[T any] struct {
-	// Value is the argument of Wait. Build and Apply may change it, also for waiters that they do not mark.
+	// Value is the argument of Wait. Build and Read may change it, also for waiters that they do not mark.
 	Value T
 
 	verdict verdict
@@ -53,10 +53,10 @@ type Waiter[T any] struct {
 // Waits reports whether the waiter stays in the queue if the attempt leaves it undecided.
 func (w *Waiter[T]) Waits() bool { return !w.once }
 
-// Grant marks the waiter as granted. Only Build and Apply may call it.
+// Grant marks the waiter as granted. Only Build and Read may call it.
 func (w *Waiter[T]) Grant() { w.verdict = granted }
 
-// Fail marks the waiter as failed. Only Build and Apply may call it.
+// Fail marks the waiter as failed. Only Build and Read may call it.
 func (w *Waiter[T]) Fail(err error) { w.verdict, w.failure = failed, err }
 
 // tellLocked returns the outcome to the caller.
