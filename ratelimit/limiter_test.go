@@ -163,9 +163,9 @@ func TestLimiter_AKnownDenialCostsNoRoundTrip(t *testing.T) {
 	c, _, trips, name := shared(t)
 	ctx := t.Context()
 	k := c.Limiter("k", ratelimit.PerHour(5))
+	began, asked := time.Now(), int64(0)
 	_, err := k.AllowN(ctx, name, 5)
 	require.NoError(t, err)
-	began, asked := time.Now(), int64(0)
 	n := trips.trips(func() {
 		for range 1000 {
 			r, err := k.Allow(ctx, name)

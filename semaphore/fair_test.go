@@ -14,15 +14,15 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// granted is a grant in a test of the order: the place of its request, and its token, which is greater for a later grant.
-type granted struct {
+// grantOf is a grant in a test of the order: the place of its request, and its token, which is greater for a later grant.
+type grantOf struct {
 	request int
 	token   int64
 }
 
 // inOrder returns the requests in the order of their grants.
-func inOrder(grants []granted) (requests []int) {
-	slices.SortFunc(grants, func(a, b granted) int { return cmp.Compare(a.token, b.token) })
+func inOrder(grants []grantOf) (requests []int) {
+	slices.SortFunc(grants, func(a, b grantOf) int { return cmp.Compare(a.token, b.token) })
 	for _, g := range grants {
 		requests = append(requests, g.request)
 	}
@@ -37,7 +37,7 @@ func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
 	holder := newClient(t, rdb).FairSemaphore(name)
 	mustSetPermits(t, holder, 2)
 	g := mustAcquire(t, holder, 2)
-	order, began := make(chan granted, 2*processes), time.Now()
+	order, began := make(chan grantOf, 2*processes), time.Now()
 	var all sync.WaitGroup
 	var counts []*scriptCounter
 	for i := range 2 * processes {
@@ -58,7 +58,7 @@ func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			order <- granted{i, g.Token()}
+			order <- grantOf{i, g.Token()}
 			if err := g.Release(context.WithoutCancel(t.Context())); err != nil {
 				t.Error(err)
 			}
@@ -72,7 +72,7 @@ func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
 	require.NoError(t, g.Release(t.Context()))
 	all.Wait()
 	close(order)
-	var grants []granted
+	var grants []grantOf
 	for g := range order {
 		grants = append(grants, g)
 	}
@@ -102,14 +102,14 @@ func TestFair_TwoProcessesAlternate(t *testing.T) {
 	processes := []*semaphore.Semaphore{
 		newClient(t, rdb).FairSemaphore(name), newClient(t, rdb).FairSemaphore(name),
 	}
-	order := make(chan granted, 12)
+	order := make(chan grantOf, 12)
 	for i := range 12 {
 		processes[i%2].AcquireFunc(t.Context(), 1, func(g *semaphore.Grant, err error) {
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			order <- granted{i, g.Token()}
+			order <- grantOf{i, g.Token()}
 			if err := g.Release(context.WithoutCancel(t.Context())); err != nil {
 				t.Error(err)
 			}
@@ -122,7 +122,7 @@ func TestFair_TwoProcessesAlternate(t *testing.T) {
 	for _, g := range all {
 		require.NoError(t, g.Release(t.Context()))
 	}
-	var grants []granted
+	var grants []grantOf
 	for range 12 {
 		grants = append(grants, <-order)
 	}
