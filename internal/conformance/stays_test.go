@@ -201,7 +201,8 @@ func TestStays(t *testing.T) {
 		for _, key := range keys {
 			left, err := l.rdb.PTTL(ctx, key).Result()
 			require.NoError(t, err)
-			if left == -2 { // gone in between
+			kept := strings.HasSuffix(key, ":kept") && left <= 50*time.Millisecond // for a waiter that was woken as it left
+			if left == -2 || kept {                                                // gone, now or soon
 				continue
 			}
 			at := row(use, key)
