@@ -202,11 +202,10 @@ var (
 		{first, "", "acquire", "i", 2, "waits"},
 		{second, "", "waiting", "", 0, "2 waiting"},
 		{second, "", "acquire", "j", 2, "waits"},
-		{first, "", "waiting", "", 0, "3 waiting"},
+		{first, "", "waiting", "", 0, "2 waiting"}, // processes
 		{first, "", "release", "g", 0, "released"},
 		{second, "", "await", "h", 0, "granted"},
-		{second, "", "waiting", "", 0, "2 waiting"}, // one permit is free; the first request needs two
-		{first, "", "try", "x", 1, "denied"},
+		{first, "", "try", "x", 1, "denied"}, // one permit is free; the first request needs two
 		{second, "", "release", "h", 0, "released"},
 		{first, "", "await", "i", 0, "granted"},
 		{second, "", "pending", "j", 0, "waits"},
