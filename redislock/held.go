@@ -12,12 +12,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/hold"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
-	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
-
-// headStart is the advantage of other processes after a lock was handed over within this process.
-const headStart = 2 * time.Millisecond
 
 // held is a lock in Redis from its grant to its end. It implements part and hold.Held.
 type held struct {
@@ -150,18 +146,12 @@ func (h *held) sendRelease(ctx context.Context) (r redisconn.Reply, answered boo
 	return p.Reply(), true
 }
 
-// wakeNext wakes the waiters of this process that found the lock taken during its release. After a series of
-// hand-overs, other processes go first: they learn of the release by its message.
+// wakeNext wakes the waiters of this process that found the lock taken during its release. Those of other processes
+// have their turn by the line: see include/wake_first.lua of package scripts.
 func (h *held) wakeNext() {
-	if !h.kind().exclusive {
-		return
+	if h.kind().exclusive {
+		h.kick()
 	}
-	if h.handedOver {
-		if _, err := wheelentry.AfterFunc(h.client().wheel, headStart, func(error) { h.kick() }); err == nil {
-			return
-		}
-	}
-	h.kick()
 }
 
 // kick makes the waiters of this process ask for the lock. Waiters for a writer's lock may be readers.
