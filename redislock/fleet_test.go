@@ -365,8 +365,8 @@ return redis.call('PTTL', KEYS[1])`
 // faster.
 func TestFleet_SharesWithVersionsWithoutLines(t *testing.T) {
 	t.Parallel()
-	for _, n := range []struct{ old, new int }{{1, 8}, {8, 1}, {4, 4}} {
-		t.Run(fmt.Sprintf("%d old, %d new", n.old, n.new), func(t *testing.T) {
+	for _, n := range []struct{ old, new, callers int }{{1, 8, 1}, {8, 1, 1}, {4, 4, 1}, {1, 1, 16}} {
+		t.Run(fmt.Sprintf("%d old, %d new with %d callers", n.old, n.new, n.callers), func(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
 			ctx, stop := context.WithCancel(t.Context())
@@ -385,14 +385,16 @@ func TestFleet_SharesWithVersionsWithoutLines(t *testing.T) {
 			}
 			for range n.new {
 				m := newClient(t, server.Client(t)).Mutex("n")
-				running.Go(func() {
-					for ctx.Err() == nil {
-						if l, err := m.Lock(ctx); err == nil {
-							work(&news)()
-							_ = l.Unlock(context.Background())
+				for range n.callers {
+					running.Go(func() {
+						for ctx.Err() == nil {
+							if l, err := m.Lock(ctx); err == nil {
+								work(&news)()
+								_ = l.Unlock(context.Background())
+							}
 						}
-					}
-				})
+					})
+				}
 			}
 			poll(t, func() bool { return olds.Load() >= 30 && news.Load() >= 30 })
 			stop()

@@ -91,10 +91,7 @@ func (h *held) free(ctx context.Context) error {
 	if !answered {
 		return unconfirmed(h.name(), conventions.Cause(ctx))
 	}
-	released, yields, err := readRelease(&r)
-	if yields {
-		h.client().yield(h.mutex.heldName())
-	}
+	released, _, err := readRelease(&r)
 	switch {
 	case redisconn.WrongKind(err):
 		return lostBefore("unlock", h.name(), err)
@@ -133,7 +130,7 @@ func (h *held) sendRelease(ctx context.Context) (r redisconn.Reply, answered boo
 		Must:  true,
 		Build: func() scripts.Call { return h.kind().release(&h.request) },
 		Late: func(r redisconn.Reply) {
-			h.wakeNext()
+			h.wakeNext(r)
 			if r.Err() != nil || h.Ambiguous {
 				h.ReleaseLater(0)
 			}
@@ -142,16 +139,22 @@ func (h *held) sendRelease(ctx context.Context) (r redisconn.Reply, answered boo
 	if !hold.AwaitRelease(ctx, c.wheel, p.Wait) && !p.Leave() {
 		return r, false
 	}
-	h.wakeNext()
-	return p.Reply(), true
+	r = p.Reply()
+	h.wakeNext(r)
+	return r, true
 }
 
 // wakeNext wakes the waiters of this process that found the lock taken during its release. Those of other processes
-// have their turn by the line: see include/wake_first.lua of package scripts.
-func (h *held) wakeNext() {
-	if h.kind().exclusive {
-		h.kick()
+// have their turn by the line; those that are in none, for a moment before: see include/wake_first.lua of package
+// scripts.
+func (h *held) wakeNext(r redisconn.Reply) {
+	if !h.kind().exclusive {
+		return
 	}
+	if _, yields, _ := readRelease(&r); yields {
+		h.client().yield(h.mutex.heldName())
+	}
+	h.kick()
 }
 
 // kick makes the waiters of this process ask for the lock. Waiters for a writer's lock may be readers.

@@ -20,8 +20,26 @@ type grantOf struct {
 	token   int64
 }
 
-// inOrder returns the requests in the order of their grants.
-func inOrder(grants []grantOf) (requests []int) {
+// tell returns the function for AcquireFunc that releases the grant and tells of it.
+func tell(t *testing.T, order chan grantOf, request int) func(*semaphore.Grant, error) {
+	return func(g *semaphore.Grant, err error) {
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if err := g.Release(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+		order <- grantOf{request, g.Token()}
+	}
+}
+
+// inOrder waits for n grants, and returns their requests in the order of the tokens.
+func inOrder(order chan grantOf, n int) (requests []int) {
+	var grants []grantOf
+	for range n {
+		grants = append(grants, <-order)
+	}
 	slices.SortFunc(grants, func(a, b grantOf) int { return cmp.Compare(a.token, b.token) })
 	for _, g := range grants {
 		requests = append(requests, g.request)
@@ -38,7 +56,6 @@ func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
 	mustSetPermits(t, holder, 2)
 	g := mustAcquire(t, holder, 2)
 	order, began := make(chan grantOf, 2*processes), time.Now()
-	var all sync.WaitGroup
 	var counts []*scriptCounter
 	for i := range 2 * processes {
 		count := &scriptCounter{}
@@ -52,17 +69,7 @@ func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
 		if i%3 == 0 {
 			n = 2 // requests for one do not overtake it
 		}
-		all.Go(func() {
-			g, err := l.Acquire(t.Context(), n)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			order <- grantOf{i, g.Token()}
-			if err := g.Release(context.WithoutCancel(t.Context())); err != nil {
-				t.Error(err)
-			}
-		})
+		l.AcquireFunc(t.Context(), n, tell(t, order, i))
 		fairKind.awaitLine(t, rdb, name, i+1)
 		redistest.AwaitWaited(t, rdb, fairKind.key(name, "waiting"), 50*time.Millisecond)
 	}
@@ -70,13 +77,7 @@ func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
 	require.ErrorIs(t, err, semaphore.ErrNoPermits, "TryAcquire does not overtake waiters")
 	stalled := redistest.Stalls(t)
 	require.NoError(t, g.Release(t.Context()))
-	all.Wait()
-	close(order)
-	var grants []grantOf
-	for g := range order {
-		grants = append(grants, g)
-	}
-	got := inOrder(grants)
+	got := inOrder(order, 2*processes)
 	for at, i := range got { // two that want one permit each are woken together, and either may ask first
 		if i < at-1 || i > at+1 {
 			require.Greater(t, stalled(), 10*time.Millisecond, "%v: a process has 50 ms to take what is kept for it", got)
@@ -86,7 +87,7 @@ func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
 	require.Empty(t, fairKind.lineOf(t, rdb, name))
 	for _, count := range counts {
 		polls := int(time.Since(began) / semaphore.DefaultPoll)
-		require.LessOrEqual(t, count.scripts(), 6+polls, "queue, subscribe, claim, release and a poll: no thundering herd")
+		require.LessOrEqual(t, count.scripts(), 6+polls, "two asks until it listens, one when it is woken, a release, and a poll: no thundering herd")
 	}
 }
 
@@ -104,16 +105,7 @@ func TestFair_TwoProcessesAlternate(t *testing.T) {
 	}
 	order := make(chan grantOf, 12)
 	for i := range 12 {
-		processes[i%2].AcquireFunc(t.Context(), 1, func(g *semaphore.Grant, err error) {
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			order <- grantOf{i, g.Token()}
-			if err := g.Release(context.WithoutCancel(t.Context())); err != nil {
-				t.Error(err)
-			}
-		})
+		processes[i%2].AcquireFunc(t.Context(), 1, tell(t, order, i))
 		fairKind.awaitLine(t, rdb, name, min(i+1, 2))
 		at := rdb.Time(t.Context()).Val()
 		poll(t, func() bool { return rdb.Time(t.Context()).Val().Sub(at) > 200*time.Millisecond })
@@ -122,11 +114,7 @@ func TestFair_TwoProcessesAlternate(t *testing.T) {
 	for _, g := range all {
 		require.NoError(t, g.Release(t.Context()))
 	}
-	var grants []grantOf
-	for range 12 {
-		grants = append(grants, <-order)
-	}
-	got := inOrder(grants)
+	got := inOrder(order, 12)
 	for at, i := range got { // two processes in which no other request waits are woken together
 		if i < at-1 || i > at+1 || at < 8 && i != at {
 			require.Greater(t, stalled(), 10*time.Millisecond, "%v: a process has 50 ms to take what is kept for it", got)

@@ -1,6 +1,6 @@
 -- usable is how many of the free permits are not kept for others than the waiter, which is nil for a caller that is in no line. unclaimed is
--- how many of them no other wants that was woken. waited has the ms for which each request has waited, or false if it does not wait, and one
--- more if others wait behind them. head is the first of those that wait, if the waiter was in the line for it before.
+-- how many of them no woken waiter but this one wants. waited has the ms for which each request has waited, or false if it does not wait; it
+-- has one entry more if others wait behind these. head is the first request that waits, if the waiter was in the line for it before.
 local waiter, alive_ms, same, all_waited = string.match(in_line, '^(%S+) (%d+) (=?)(%S+)$')
 local usable, unclaimed, kept, kept_for_it, line_now, waited = free, free, nil, nil, nil, {nil}
 local head = nil

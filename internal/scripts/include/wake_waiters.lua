@@ -6,8 +6,8 @@
 -- ends when the first one has waited for 4 ms: from then on they are kept. Nothing is kept while others take what is kept, as Redisson's
 -- clients and versions without a line do: otherwise they would get more than their share.
 --
--- A fair semaphore keeps them at once. If more requests wait in the process that is woken, those behind it are not woken before it has asked:
--- some of its requests may have come before theirs.
+-- A fair semaphore keeps them at once. A process in which several requests wait is woken alone: some of them may have come before those of
+-- the next process. That one is woken when the first has asked.
 local function wake_waiters(verb, channel, free)
   if free <= 0 then
     return
