@@ -86,6 +86,9 @@ type clients struct {
 
 const never = time.Hour
 
+// patience is longer than a busy machine takes to answer; the default timeout of limits is not.
+const patience = 30 * time.Second
+
 var lease time.Duration
 
 func main() {
@@ -128,7 +131,7 @@ func open(rdb *redis.Client) (c *clients, err error) {
 	if err != nil {
 		return nil, err
 	}
-	c.limits, err = ratelimit.New(rdb)
+	c.limits, err = ratelimit.New(rdb, ratelimit.WithTimeout(patience))
 	return c, err
 }
 

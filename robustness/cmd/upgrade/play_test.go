@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -72,20 +73,26 @@ func (p *play) take(s step) reply {
 	return r
 }
 
-// awaitListener waits until a client listens to a channel of the object. Before that, the waiter would get the object
-// also without a message, when it looks at the object as soon as it listens.
+// awaitListener waits until a client listens to channels of the object, and these stay the same for a while: a waiter
+// looks at the object as soon as it listens to another one, and would get it also without a message.
 func (p *play) awaitListener() error {
 	ctx, cancel := context.WithTimeout(context.Background(), redistest.Patience)
 	defer cancel()
-	for {
+	var last []string
+	for same := 0; same < 10; same++ {
 		channels, err := p.rdb.PubSubChannels(ctx, "*{"+p.object+"}*").Result()
-		if err != nil || len(channels) > 0 {
+		if err != nil {
 			return err
+		}
+		slices.Sort(channels)
+		if len(channels) == 0 || !slices.Equal(channels, last) {
+			same, last = 0, channels
 		}
 		if err := p.wheel.Sleep(ctx, 5*time.Millisecond); err != nil {
 			return fmt.Errorf("no client listens: %w", err)
 		}
 	}
+	return nil
 }
 
 func await(replies <-chan reply) reply {

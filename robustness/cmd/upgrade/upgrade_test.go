@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -33,14 +34,17 @@ func TestUpgrade_OneVersionUnderstandsItself(t *testing.T) {
 	t.Parallel()
 	program := build(t, root(t))
 	lines, failed := compare(t, program, program)
+	lines = slices.DeleteFunc(lines, func(line string) bool { return !strings.Contains(line, failure) })
 	require.Empty(t, failed, strings.Join(lines, "\n"))
 }
+
+const failure = "FAILED: "
 
 // compare runs every scenario in both directions. It returns a line for each kind and direction and for each kind that
 // is left out, and the kinds that failed.
 func compare(t *testing.T, before, now string) (lines, failed []string) {
 	t.Helper()
-	has := [2][]string{kindsOf(t, before), kindsOf(t, now)}
+	has, stalled := [2][]string{kindsOf(t, before), kindsOf(t, now)}, redistest.Stalls(t)
 	server, w := redistest.Start(t), redistest.Wheel(t)
 	addr, rdb := server.Addr(), server.Client(t)
 	long := [2]*process{start(t, before, addr, longLease), start(t, now, addr, longLease)}
@@ -64,12 +68,15 @@ func compare(t *testing.T, before, now string) (lines, failed []string) {
 			}
 			for i, direction := range []string{"old writes, new reads", "new writes, old reads"} {
 				plays.Go(func() {
-					p := &play{
-						object: what + ", " + direction, sides: [2]*process{processes[i], processes[1-i]},
-						rdb: rdb, wheel: w, pending: make(map[string]<-chan reply),
-					}
-					if err := p.run(kind, s.steps); err != nil {
-						line(what, direction, "FAILED: "+err.Error())
+					err := undisturbed(stalled, func(attempt string) error {
+						p := &play{
+							object: what + ", " + direction + attempt, sides: [2]*process{processes[i], processes[1-i]},
+							rdb: rdb, wheel: w, pending: make(map[string]<-chan reply),
+						}
+						return p.run(kind, s.steps)
+					})
+					if err != nil {
+						line(what, direction, failure+err.Error())
 						mu.Lock()
 						defer mu.Unlock()
 						failed = append(failed, kind)
@@ -84,6 +91,18 @@ func compare(t *testing.T, before, now string) (lines, failed []string) {
 	slices.Sort(lines)
 	slices.Sort(failed)
 	return lines, slices.Compact(failed)
+}
+
+// undisturbed plays once more, with another object, what fails while the machine stands still: a waiter has 50 ms to take
+// what is kept for it, and is then passed over.
+func undisturbed(stalled func() time.Duration, play func(attempt string) error) (err error) {
+	for _, attempt := range []string{"", ", again", ", for the last time"} {
+		before := stalled()
+		if err = play(attempt); err == nil || stalled()-before <= 10*time.Millisecond {
+			break
+		}
+	}
+	return err
 }
 
 func missing(has [2][]string, kinds []string) string {
