@@ -47,6 +47,19 @@ if expired > 0 then
   end
 end
 
+-- lease_ends has for each request the end of the lease of its first id, or false.
+local lease_ends, first_ids, at = {nil}, {nil}, first_request
+while read_leases and ARGV[at] do
+  first_ids[#first_ids + 1] = ARGV[at + 2]
+  at = at + 2 + ARGV[at + 1]
+end
+for from = 1, #first_ids, 1000 do
+  local ends = redis.call('ZMSCORE', leases, unpack(first_ids, from, math.min(from + 999, #first_ids)))
+  for j = 1, #ends do
+    lease_ends[#lease_ends + 1] = ends[j]
+  end
+end
+
 -- Decide each request. The first request that does not fit is refused, with all after it. new_leases alternates end and id.
 -- Until the last token is known, a token is the number of the grant.
 local new_leases, taken, refuse_rest, counts = {nil, nil}, 0, not stored, {nil}
@@ -54,14 +67,14 @@ local reply, requests, grants = {stored and 1 or 0, 0, 0, -1, nil}, 0, 0 -- with
 local i = first_request
 while ARGV[i] do
   local lease, n, first = ARGV[i], tonumber(ARGV[i + 1]), i + 2
-  local granted = read_leases and tonumber(redis.call('ZSCORE', leases, ARGV[first]) or 0) > now
+  i, requests = first + n, requests + 1
+  local granted = tonumber(lease_ends[requests] or 0) > now
   if not granted then
-    refuse_rest = refuse_rest or not fits(n, taken, requests + 1)
+    refuse_rest = refuse_rest or not fits(n, taken, requests)
     if not refuse_rest then
       granted, taken = true, taken + n
     end
   end
-  i, requests = first + n, requests + 1
   if waiter then
     counts[requests] = n
   end
@@ -147,7 +160,7 @@ end
 local later, wanted_later, left_to_it = nil, nil, usable - taken
 if waiter and stored and grants < requests then
   for request = 1, requests do
-    if reply[4 + request] == 0 and waited[request] and counts[request] <= reply[2] + reply[3] then
+    if reply[4 + request] == 0 and wait_of(request) and counts[request] <= reply[2] + reply[3] then
       later, wanted_later = request, counts[request]
       break
     end

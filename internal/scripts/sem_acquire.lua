@@ -87,7 +87,7 @@ redis.call('SET', sequence_key, string.format('%.0f %d %.0f', seq, served, taken
 local later, wanted_later, left_to_it = nil, nil, usable + given_back - taken
 if waiter and stored and served < requests then
   for request = served + 1, requests do
-    if waited[request] then
+    if wait_of(request) then
       later, wanted_later = request, tonumber(ARGV[first_request + request - 1])
       break
     end

@@ -11,23 +11,24 @@ if waiter then
   local keeps, new, yielded = nil, nil, false
   if wanted_later then
     place = 0
-    local came = line_now - waited[later]
+    local came = line_now - wait_of(later)
     if later == head then -- its message may have taken longer than the last one
       came = math.min(came, math.floor(tonumber((redis.pcall('ZSCORE', line, waiter))) or came))
     end
     local wants = math.min(wanted_later, fair and 499 or 999)
-    for behind = later + 1, fair and #waited or 0 do
-      if waited[behind] then
-        wants = wants + 500
-        break
+    if fair then
+      local behind = later + 1
+      while wait_of(behind) == false do
+        behind = behind + 1
       end
+      wants = wait_of(behind) and wants + 500 or wants
     end
     local score = string.format('%.0f.%03d', came, wants)
     local lasts = redis.pcall('PEXPIRE', line, alive_ms) -- first, so that no line stays for ever
     new = type(lasts) == 'number' and redis.pcall('ZADD', line, score, waiter)
     if type(new) == 'number' then
       if lasts == 1 or redis.pcall('PEXPIRE', line, alive_ms) == 1 then
-        local first = redis.pcall('ZRANGE', line, 0, 1)
+        local first = lasts == 0 and {waiter} or redis.pcall('ZRANGE', line, 0, 1) -- it is alone in a line that was not there
         place = first[1] == waiter and 1 or first[2] == waiter and 2 or 3
         unheard = place == 1 and not fair and 1 or 0
         if place == 1 then

@@ -1,16 +1,25 @@
 -- usable is how many of the free permits are not kept for others than the waiter, which is nil for a caller that is in no line. unclaimed is
--- how many of them no woken waiter but this one wants. waited has the ms for which each request has waited, or false if it does not wait; it
--- has one entry more if others wait behind these. head is the first request that waits, if the waiter was in the line for it before.
+-- how many of them no woken waiter but this one wants.
 local waiter, alive_ms, same, all_waited = string.match(in_line, '^(%S+) (%d+) (=?)(%S+)$')
-local usable, unclaimed, kept, kept_for_it, line_now, waited = free, free, nil, nil, nil, {nil}
-local head = nil
+local usable, unclaimed, kept, kept_for_it, line_now = free, free, nil, nil, nil
 local kept_until = nil -- when what is kept for another is free again, unless that comes
-if waiter then
-  for ms in string.gmatch(all_waited, '[^,]+') do
+
+-- wait_of returns the ms for which a request has waited, or false if it does not wait. There is one more if others wait behind these. It
+-- reads no further than it is asked: of a thousand requests a few are granted. head is the first request that waits, as soon as wait_of has
+-- come to it, if the waiter was in the line for it before.
+local waited, next_wait, head = {nil}, string.gmatch(all_waited or '', '[^,]+'), nil
+local function wait_of(request)
+  while #waited < request do
+    local ms = next_wait()
+    if not ms then
+      return nil
+    end
     waited[#waited + 1] = tonumber(ms) or false
     head = head or same == '=' and waited[#waited] and #waited or nil
   end
+  return waited[request]
 end
+
 if type(record) == 'string' or fair then
   local time, sum, claimed = redis.call('TIME'), nil, nil
   line_now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -46,6 +55,7 @@ local function fits(n, taken, request)
   elseif taken + n > unclaimed then
     return false
   end
-  blocked = others_came and not (own_turn and request == head) and not (waited[request] and line_now - waited[request] <= others_came)
+  local wait = wait_of(request)
+  blocked = others_came and not (own_turn and request == head) and not (wait and line_now - wait <= others_came)
   return not blocked
 end

@@ -56,8 +56,9 @@ local function wake_waiters(verb, channel, free)
         break
       end
     end
+    local all = #waiting < 2 * (first_place == 0 and 2 or 100)
     first_place = first_place + #waiting / 2
-    waiting = guarded and {} or redis.pcall('ZRANGE', line, first_place, first_place + 99, 'WITHSCORES')
+    waiting = (guarded or all) and {} or redis.pcall('ZRANGE', line, first_place, first_place + 99, 'WITHSCORES')
   end
   if #leave > 0 then
     if record or next(kept) then
