@@ -7,13 +7,14 @@ local kept_until = nil -- when what is kept for another is free again, unless th
 -- wait_of returns the ms for which a request has waited, or false if it does not wait. There is one more if others wait behind these. It
 -- reads no further than it is asked: of a thousand requests a few are granted. head is the first request that waits, as soon as wait_of has
 -- come to it, if the waiter was in the line for it before.
-local waited, next_wait, head = {nil}, string.gmatch(all_waited or '', '[^,]+'), nil
+local waited, read_to, head = {nil}, 0, nil
 local function wait_of(request)
   while #waited < request do
-    local ms = next_wait()
+    local _, last, ms = string.find(all_waited or '', '^([^,]+),?', read_to + 1)
     if not ms then
       return nil
     end
+    read_to = last
     waited[#waited + 1] = tonumber(ms) or false
     head = head or same == '=' and waited[#waited] and #waited or nil
   end
