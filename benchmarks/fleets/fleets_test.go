@@ -97,7 +97,7 @@ func (l load) times(n int) (warmUp, window time.Duration) {
 	case turn > longTurn:
 		warmUp, window = time.Second, 6*time.Second
 	default:
-		// The first turns of processes that start together on two cores take twice as long.
+		// Processes that start together share the cores: their first turns take twice as long.
 		warmUp, window = max(500*time.Millisecond, time.Duration(n)*4*time.Millisecond, turn), max(2*time.Second, turn)
 	}
 	if d, err := time.ParseDuration(os.Getenv(windowLimit)); err == nil {

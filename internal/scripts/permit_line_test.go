@@ -158,6 +158,30 @@ func TestPermitLine_WhatIsFreedIsKeptForTheFirst(t *testing.T) {
 	require.EqualValues(t, 1, served)
 }
 
+// A release wakes as many waiters as it may serve, however many before them are gone. It reads the line in pages.
+func TestPermitLine_AReleaseWakesAllThatItMayServe(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ gone, alive, freed int }{{0, 5, 4}, {2, 2, 1}, {4, 2, 1}, {102, 2, 1}, {103, 4, 3}} {
+		t.Run(fmt.Sprintf("%d are gone, %d alive, %d freed", c.gone, c.alive, c.freed), func(t *testing.T) {
+			t.Parallel()
+			s := newSem(t)
+			s.put(0)
+			var waiters []string
+			for i := range c.gone + c.alive {
+				process := fmt.Sprintf("p%03d", i)
+				if i >= c.gone {
+					s.hears(process)
+				}
+				s.waits(process, 1, time.Hour-time.Duration(i)*time.Second, 1)
+				waiters = append(waiters, process+":1")
+			}
+			require.Equal(t, waiters, s.waiters())
+			s.release(1, c.freed, 0)
+			require.Equal(t, waiters[c.gone+c.freed:], s.waiters())
+		})
+	}
+}
+
 // A waiter that gives up leaves the line at once, also while nothing is free.
 func TestPermitLine_AWaiterThatGivesUpLeaves(t *testing.T) {
 	t.Parallel()

@@ -1,12 +1,12 @@
--- usable is how many of the free permits are not kept for others than the waiter, which is nil for a caller that is in no line. unclaimed is
--- how many of them no woken waiter but this one wants.
+-- waiter is nil for a caller that is in no line. usable is how many of the free permits are not kept for another waiter. unclaimed is how many
+-- of them no other waiter wants that was woken.
 local waiter, alive_ms, same, all_waited = string.match(in_line, '^(%S+) (%d+) (=?)(%S+)$')
 local usable, unclaimed, kept, kept_for_it, line_now = free, free, nil, nil, nil
 local kept_until = nil -- when what is kept for another is free again, unless that comes
 
--- wait_of returns the ms for which a request has waited, or false if it does not wait. There is one more if others wait behind these. It
--- reads no further than it is asked: of a thousand requests a few are granted. head is the first request that waits, as soon as wait_of has
--- come to it, if the waiter was in the line for it before.
+-- wait_of returns the ms for which a request has waited, false if it does not wait, or nil behind the last one. If others wait behind these
+-- requests, the list has one entry more. It is read only as far as it is needed: of a thousand requests, a few are granted. If the waiter was
+-- in the line before for the first request that waits, wait_of sets head when it comes to that request.
 local waited, read_to, head = {nil}, 0, nil
 local function wait_of(request)
   while #waited < request do

@@ -14,7 +14,7 @@ local function wake_waiters(verb, channel, free)
   end
   redis.pcall(verb, channel, string.format('0%.0f', free)) -- '0': the line is woken too
   local line, kept_key, fair = line_keys(channel)
-  local first_place, waiting = 0, redis.pcall('ZRANGE', line, 0, 1, 'WITHSCORES')
+  local first_place, page, waiting = 0, 2, redis.pcall('ZRANGE', line, 0, 1, 'WITHSCORES') -- mostly two are enough
   if not waiting[1] then
     return
   end
@@ -56,9 +56,9 @@ local function wake_waiters(verb, channel, free)
         break
       end
     end
-    local all = #waiting < 2 * (first_place == 0 and 2 or 100)
-    first_place = first_place + #waiting / 2
-    waiting = (guarded or all) and {} or redis.pcall('ZRANGE', line, first_place, first_place + 99, 'WITHSCORES')
+    local last_page = #waiting / 2 < page
+    first_place, page = first_place + page, 100
+    waiting = (guarded or last_page) and {} or redis.pcall('ZRANGE', line, first_place, first_place + page - 1, 'WITHSCORES')
   end
   if #leave > 0 then
     if record or next(kept) then

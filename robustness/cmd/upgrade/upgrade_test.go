@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -93,8 +94,8 @@ func compare(t *testing.T, before, now string) (lines, failed []string) {
 	return lines, slices.Compact(failed)
 }
 
-// undisturbed plays once more, with another object, what fails while the machine stands still: a waiter has 50 ms to take
-// what is kept for it, and is then passed over.
+// undisturbed plays again, with another object and at most twice, what fails while the machine stands still. A waiter has
+// 50 ms to take what is kept for it. Then it is passed over.
 func undisturbed(stalled func() time.Duration, play func(attempt string) error) (err error) {
 	for _, attempt := range []string{"", ", again", ", for the last time"} {
 		before := stalled()
@@ -103,6 +104,40 @@ func undisturbed(stalled func() time.Duration, play func(attempt string) error) 
 		}
 	}
 	return err
+}
+
+func TestUndisturbed(t *testing.T) {
+	t.Parallel()
+	wrong := errors.New("wrong")
+	for name, c := range map[string]struct {
+		stalls time.Duration // in each attempt
+		fails  int           // attempts
+		plays  int
+		err    error
+	}{
+		"a success":                      {time.Second, 0, 1, nil},
+		"a failure":                      {10 * time.Millisecond, 3, 1, wrong},
+		"a failure in a standstill":      {11 * time.Millisecond, 1, 2, nil},
+		"three failures in a standstill": {time.Second, 3, 3, wrong},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var stalled time.Duration
+			var attempts []string
+			err := undisturbed(func() time.Duration { return stalled }, func(attempt string) error {
+				attempts = append(attempts, attempt)
+				stalled += c.stalls
+				if len(attempts) > c.fails {
+					return nil
+				}
+				return wrong
+			})
+			require.Equal(t, c.err, err)
+			require.Len(t, attempts, c.plays)
+			slices.Sort(attempts)
+			require.Len(t, slices.Compact(attempts), c.plays, "each attempt has an object of its own")
+		})
+	}
 }
 
 func missing(has [2][]string, kinds []string) string {
