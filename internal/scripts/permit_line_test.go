@@ -25,12 +25,12 @@ func (s sem) hears(process string) *redis.PubSub {
 }
 
 // waits asks for permits from the place of a process in the line, and returns how many requests were served, and the
-// place. The requests have waited for so long, 10 ms less for each of them than for the one before.
+// place. The requests have waited for so long, 200 ms less for each of them than for the one before.
 func (s sem) waits(process string, seq int, waited time.Duration, wants ...int) (served, place int64) {
 	s.t.Helper()
 	var times []string
 	for i := range wants {
-		times = append(times, fmt.Sprint(waited.Milliseconds()-int64(10*i)))
+		times = append(times, fmt.Sprint(waited.Milliseconds()-int64(200*i)))
 	}
 	args := []any{
 		seq, seq - 1, 60_000, "PUBLISH", s.channel, 0,
@@ -211,7 +211,7 @@ func TestFairLine_NobodyIsWokenBehindAProcessInWhichMoreWait(t *testing.T) {
 	s.hears("b")
 	s.hears("c")
 	s.put(0)
-	s.waits("a", 1, 5_000*time.Millisecond, 1, 1, 1) // the others came 10 and 20 ms later
+	s.waits("a", 1, 5_000*time.Millisecond, 1, 1, 1) // the others came 200 and 400 ms later
 	s.waits("b", 1, 3_000*time.Millisecond, 1)
 	s.release(1, 1, 0)
 	require.Equal(t, []string{"b:1"}, s.waiters(), "a was woken")
@@ -234,8 +234,8 @@ func TestFairLine_AProcessGetsWhatCameBeforeTheNext(t *testing.T) {
 	s.hears("a")
 	s.hears("b")
 	s.put(0)
-	s.waits("a", 1, 5_000*time.Millisecond, 1, 1, 1) // the others came 10 and 20 ms later
-	s.waits("b", 1, 4_985*time.Millisecond, 1)       // between them
+	s.waits("a", 1, 5_000*time.Millisecond, 1, 1, 1) // the others came 200 and 400 ms later
+	s.waits("b", 1, 4_700*time.Millisecond, 1)       // between them
 	s.release(1, 4, 0)
 	require.Equal(t, []string{"b:1"}, s.waiters())
 	s.keptForAnHour()
@@ -243,7 +243,7 @@ func TestFairLine_AProcessGetsWhatCameBeforeTheNext(t *testing.T) {
 	require.EqualValues(t, 2, served)
 	require.EqualValues(t, 2, place, "its third came after b's")
 	require.Empty(t, s.waiters(), "b was woken, and a again for its third: each has its own permit")
-	served, _ = s.waits("b", 2, 4_985*time.Millisecond, 1)
+	served, _ = s.waits("b", 2, 4_700*time.Millisecond, 1)
 	require.EqualValues(t, 1, served)
 }
 
