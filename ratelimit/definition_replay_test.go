@@ -709,11 +709,6 @@ func TestReplay_FindsAnAlgorithmThatBreaksItsDefinition(t *testing.T) {
 			scripts.RateSliding,
 			"= s.current - part,", "= math.max(0, s.current - 2 * part),",
 		},
-		"a sliding window takes back what was charged to another": {
-			contest{limits: []string{"sliding"}, constant: true, settled: true},
-			scripts.RateSliding,
-			"if later == 0 then", "if later then",
-		},
 		"a window holds ten more": {
 			contest{limits: []string{"window"}, constant: true},
 			scripts.RateWindow,
