@@ -9,42 +9,44 @@
 -- is theirs, and every one if nobody is in the line: yields is 2, the first one is told to ask 3 ms later, and the process that releases
 -- has to wait as long with its next attempt. Otherwise yields is 0. followers are those in the line that listen too.
 local others = redis.pcall(verb, channel, '00') -- a hint: that the user may not publish must not fail a release that is done
-local first_place, waiting = 0, redis.pcall('ZRANGE', line, 0, 1)
-local woken, guarded, gone, yields = nil, nil, {nil}, 0
+local waiting, yields = redis.pcall('ZRANGE', line, 0, 1), 0
 if ready_in == 0 and type(others) == 'number' and others > (waiting[1] and followers or 0)
   and (not waiting[1] or (redis.pcall('TIME')[2] or 0) % 4 == 0) then
   ready_in, yields = 3, 2
 end
-while waiting[1] and not guarded do
-  for _, waiter in ipairs(waiting) do
-    local in_ms = woken and ready_in + 60 or ready_in
-    local hears = redis.pcall(verb, channel .. ':' .. string.match(waiter, '^[^:]*'), in_ms .. ' ' .. waiter)
-    if hears == 0 then
-      gone[#gone + 1] = waiter
-    elseif woken then
-      guarded = waiter
-      break
-    else
-      woken = waiter
+if waiting[1] then
+  local first_place, woken, guarded, gone = 0, nil, nil, {nil}
+  while waiting[1] and not guarded do
+    for _, waiter in ipairs(waiting) do
+      local in_ms = woken and ready_in + 60 or ready_in
+      local hears = redis.pcall(verb, channel .. ':' .. string.match(waiter, '^[^:]*'), in_ms .. ' ' .. waiter)
+      if hears == 0 then
+        gone[#gone + 1] = waiter
+      elseif woken then
+        guarded = waiter
+        break
+      else
+        woken = waiter
+      end
     end
+    first_place = first_place + #waiting
+    waiting = guarded and {} or redis.pcall('ZRANGE', line, first_place, first_place + 99)
   end
-  first_place = first_place + #waiting
-  waiting = guarded and {} or redis.pcall('ZRANGE', line, first_place, first_place + 99)
-end
-if woken and ready_in == 0 then
-  local time = redis.pcall('TIME')
-  local waited = (time[1] or 0) * 1000 + (time[2] or 0) / 1000 - (tonumber(redis.pcall('ZSCORE', line, woken)) or 0)
-  -- The first PEXPIRE changes nothing, and proves that the lock will not be kept without an expiry.
-  if waited >= 4 and redis.pcall('PEXPIRE', name, 50) == 0 then
-    if read_write then
-      redis.pcall('HSET', name, 'mode', woken == 'r' and 'read' or 'write', 'next', woken)
-    else
-      redis.pcall('HSET', name, 'next', woken)
+  if woken and ready_in == 0 then
+    local time = redis.pcall('TIME')
+    local waited = (time[1] or 0) * 1000 + (time[2] or 0) / 1000 - (tonumber(redis.pcall('ZSCORE', line, woken)) or 0)
+    -- The first PEXPIRE changes nothing, and proves that the lock will not be kept without an expiry.
+    if waited >= 4 and redis.pcall('PEXPIRE', name, 50) == 0 then
+      if read_write then
+        redis.pcall('HSET', name, 'mode', woken == 'r' and 'read' or 'write', 'next', woken)
+      else
+        redis.pcall('HSET', name, 'next', woken)
+      end
+      redis.pcall('PEXPIRE', name, 50)
     end
-    redis.pcall('PEXPIRE', name, 50)
+    gone[#gone + 1] = woken
   end
-  gone[#gone + 1] = woken
-end
-for from = 1, #gone, 1000 do
-  redis.pcall('ZREM', line, unpack(gone, from, math.min(from + 999, #gone)))
+  for from = 1, #gone, 1000 do
+    redis.pcall('ZREM', line, unpack(gone, from, math.min(from + 999, #gone)))
+  end
 end
