@@ -14,6 +14,7 @@ import (
 
 // anySemaphore is what the three kinds of semaphores have in common.
 type anySemaphore interface {
+	Name() string
 	Available(context.Context) (int64, error)
 	TrySetPermits(ctx context.Context, n int64) (bool, error)
 	setPermits(t testing.TB, n int64)

@@ -56,11 +56,12 @@ func (c *Client) leaveLine(name string, fair bool, waiter string) {
 }
 
 // inLine returns the argument with which a batch asks from its place in the line: the waiter, the ms for which it
-// counts as alive, = if the first request that waits is that of the last call too, and how many ms each request has
-// waited, or "-" if it does not wait, and "0" if more may wait behind them. It returns "" if no request waits, or the
-// process cannot enter the line.
+// counts as alive, ~ if it stays where it is or = if the first request that waits is that of the last call too, and how
+// many ms each request has waited, or "-" if it does not wait, and "0" if more wait behind them. It returns "" if no
+// request waits, or the process cannot enter the line.
 func inLine[T any](
-	c *Client, lines *line.Lines[string], name string, batch []*waitqueue.Waiter[T], of func(*T) *acquisition,
+	c *Client, lines *line.Lines[string], name string, batch []*waitqueue.Waiter[T], more bool,
+	of func(*T) *acquisition,
 ) string {
 	head := slices.IndexFunc(batch, (*waitqueue.Waiter[T]).Waits)
 	if head < 0 {
@@ -72,7 +73,11 @@ func inLine[T any](
 	}
 	var text strings.Builder
 	text.WriteString(waiter + " " + strconv.FormatInt(redisconn.Millis(liveness(c.poll)), 10) + " ")
-	if lines.Same(name, of(&batch[head].Value).began) {
+	first := of(&batch[head].Value)
+	switch same := lines.Same(name, first.began); {
+	case lines.Stays(name, first.n, c.wheel.Now()):
+		text.WriteByte('~')
+	case same:
 		text.WriteByte('=')
 	}
 	for _, w := range batch {
@@ -84,10 +89,28 @@ func inLine[T any](
 		}
 		text.WriteByte(',')
 	}
-	if len(batch) == maxBatch {
+	if more {
 		text.WriteByte('0')
 	}
 	return text.String()
+}
+
+// These are added to the reply to a release after which the waiter of its process is to ask.
+const (
+	releasedToItself = 2
+	foundAlone       = 4 // and the waiter stays in the line
+)
+
+// toItself splits the first result of a release. If alone is true, so is asks.
+func toItself(first int64) (result int64, asks, alone bool) {
+	switch {
+	case first >= foundAlone:
+		return first - foundAlone, true, true
+	case first >= releasedToItself:
+		return first - releasedToItself, true, false
+	default:
+		return first, false, false
+	}
 }
 
 // place is what a script replies to a waiter about the line.
@@ -108,13 +131,13 @@ func parsePlace(v []int64) (p place, err error) {
 	return place{asked: true, place: int(v[0]), unheard: v[1] == 1}, nil
 }
 
-// apply notes the place. The script has said when to ask again.
-func (p place) apply(lines *line.Lines[string], name string) {
+// apply notes the place, and how many requests were granted. The script has said when to ask again.
+func (p place) apply(lines *line.Lines[string], name string, granted int) {
 	switch {
 	case !p.asked:
 	case p.place < 0:
 		lines.Granted(name)
 	default:
-		lines.Refused(name, line.Refusal{Place: p.place, Unheard: p.unheard, Until: -1})
+		lines.Refused(name, line.Refusal{Place: p.place, Unheard: p.unheard, Until: -1, Granted: granted})
 	}
 }

@@ -93,6 +93,16 @@ type acquireReply struct {
 	tokens           []int64 // per request, 0 if it was not granted
 }
 
+// granted returns the number of requests that were granted.
+func (r acquireReply) granted() (n int) {
+	for _, token := range r.tokens {
+		if token > 0 {
+			n++
+		}
+	}
+	return n
+}
+
 func parseAcquireReply(v []int64, requests int) (acquireReply, error) {
 	negative := func(token int64) bool { return token < 0 }
 	if len(v) != 4+requests || v[0] != 0 && v[0] != 1 || v[2] < 0 || v[3] < -1 ||
@@ -168,10 +178,11 @@ func (c *Client) newLeased(fair bool) leased {
 		acquisitions: waitqueue.New(c.wheel, waitqueue.Config[string, *acquireRequest]{
 			Submit: c.submit,
 			Build: func(name string, batch []*waitqueue.Waiter[*acquireRequest]) waitqueue.Attempt {
+				asked := lines.Most(name, len(batch))
 				read := func(r redisconn.Reply) (time.Duration, error) {
-					return c.readGrants(name, fair, batch, r), nil
+					return c.readGrants(name, fair, batch, asked, r), nil
 				}
-				return waitqueue.Attempt{Call: calls.Call{Call: c.acquireCall(name, fair, batch)}, Read: read}
+				return waitqueue.Attempt{Call: calls.Call{Call: c.acquireCall(name, fair, batch, asked)}, Read: read}
 			},
 			MaxBatch: maxBatch, Poll: c.poll, Second: fair, Workers: c.gate.Workers,
 			Listen: lines.Listen, Listens: lines.Listens,
@@ -191,8 +202,15 @@ func (c *Client) newLeased(fair bool) leased {
 		releases: waitqueue.New(c.wheel, waitqueue.Config[string, *releaseRequest]{
 			Submit: c.submit,
 			Build: func(name string, batch []*waitqueue.Waiter[*releaseRequest]) waitqueue.Attempt {
-				read := func(r redisconn.Reply) (time.Duration, error) { return 0, readReleased(batch, r) }
-				return waitqueue.Attempt{Call: calls.Call{Call: c.releaseCall(name, fair, idsOf(batch))}, Read: read}
+				call := c.releaseCall(name, fair, idsOf(batch), lines.Releases(name))
+				read := func(r redisconn.Reply) (time.Duration, error) {
+					asks, alone, err := readReleased(batch, r)
+					if asks {
+						lines.Asks(name, alone)
+					}
+					return 0, err
+				}
+				return waitqueue.Attempt{Call: calls.Call{Call: call}, Read: read}
 			},
 			MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
 		}),
@@ -207,11 +225,14 @@ func (c *Client) leased(fair bool) *leased {
 	return &c.plain
 }
 
-// acquireCall acquires permits for a batch of waiters.
+// acquireCall acquires permits for the first asked waiters of a batch.
 func (c *Client) acquireCall(
-	name string, fair bool, batch []*waitqueue.Waiter[*acquireRequest],
+	name string, fair bool, batch []*waitqueue.Waiter[*acquireRequest], asked int,
 ) scripts.Call {
 	k := keysOf(name, fair)
+	more := asked < len(batch) || asked == maxBatch
+	declared, other := declaredPermits(name, fair, batch)
+	batch = batch[:asked]
 	permits := 0
 	var longest time.Duration
 	for _, w := range batch {
@@ -219,11 +240,10 @@ func (c *Client) acquireCall(
 		longest = max(longest, w.Value.lease)
 	}
 	c.mayBeHeldFor(longest)
-	declared, other := declaredPermits(name, fair, batch)
 	of := func(r **acquireRequest) *acquisition { return &(*r).acquisition }
 	args := make([]any, 0, 7+2*len(batch)+permits)
 	args = append(args, c.redis.Channels.Verb(), k.channel, fenceMillis, c.idleMillis, permits, declared,
-		inLine(c, c.leased(fair).lines, name, batch, of))
+		inLine(c, c.leased(fair).lines, name, batch, more, of))
 	for _, w := range batch {
 		args = append(args, redisconn.Millis(w.Value.lease), len(w.Value.ids))
 		args = appendIDs(args, w.Value.ids)
@@ -233,9 +253,9 @@ func (c *Client) acquireCall(
 
 // readGrants reads the reply to the call of acquireCall.
 func (c *Client) readGrants(
-	name string, fair bool, batch []*waitqueue.Waiter[*acquireRequest], r redisconn.Reply,
+	name string, fair bool, batch []*waitqueue.Waiter[*acquireRequest], asked int, r redisconn.Reply,
 ) (again time.Duration) {
-	n := 4 + len(batch)
+	n := 4 + asked
 	v, err := r.Integers(n, n+2)
 	var reply acquireReply
 	var p place
@@ -243,23 +263,21 @@ func (c *Client) readGrants(
 		p, err = parsePlace(v[n:])
 	}
 	if err == nil {
-		reply, err = parseAcquireReply(v[:n], len(batch))
+		reply, err = parseAcquireReply(v[:n], asked)
 	}
-	err = r.Understood(err)
-	again = c.applyAcquireReply(name, fair, batch, r, reply, err)
-	if err == nil {
-		p.apply(c.leased(fair).lines, name)
+	if err = r.Understood(err); err == nil {
+		p.apply(c.leased(fair).lines, name, reply.granted())
 	}
-	return again
+	return c.applyAcquireReply(name, fair, batch, asked, r, reply, err)
 }
 
-// applyAcquireReply grants or fails the waiters of a batch as the script decided. It returns the time until the
-// next query.
+// applyAcquireReply grants or fails the waiters of a batch as the script decided about the first asked of them. If one
+// was refused, so are those behind it. It returns the time until the next query.
 func (c *Client) applyAcquireReply(
-	name string, fair bool, batch []*waitqueue.Waiter[*acquireRequest],
+	name string, fair bool, batch []*waitqueue.Waiter[*acquireRequest], asked int,
 	r redisconn.Reply, reply acquireReply, err error,
 ) (again time.Duration) {
-	for _, w := range batch {
+	for _, w := range batch[:asked] {
 		w.Value.ambiguous = w.Value.ambiguous || r.Ambiguous
 	}
 	if err != nil {
@@ -281,12 +299,14 @@ func (c *Client) applyAcquireReply(
 		n := int64(len(w.Value.ids))
 		var refusal error
 		switch {
-		case reply.tokens[i] > 0:
+		case i < asked && reply.tokens[i] > 0:
 			w.Value.token, w.Value.sentAt = reply.tokens[i], r.SentAt
 			w.Grant() // the caller starts the lease, in newGrant
 			continue
 		case !reply.isSet:
 			refusal = fmt.Errorf("%w: %s", ErrNotSet, scripts.Quote(name))
+		case i >= asked && len(refused) == 0:
+			return waitqueue.AtOnce // the reply says nothing about them
 		case n > reply.free+reply.held:
 			total := reply.free + reply.held
 			refusal = fmt.Errorf("%w: %s: %d of %d", ErrExceedsPermits, scripts.Quote(name), n, total)
@@ -329,23 +349,28 @@ func idsOf(batch []*waitqueue.Waiter[*releaseRequest]) (ids []string) {
 	return ids
 }
 
-// readReleased reads the reply to a batch of releases.
-func readReleased(batch []*waitqueue.Waiter[*releaseRequest], r redisconn.Reply) error {
-	removed, err := r.Flags(len(idsOf(batch)))
-	if err == nil {
-		applyRemoved(batch, removed, r.Ambiguous)
+// readReleased reads the reply to a batch of releases. asks reports whether the waiter of this process is to ask,
+// because it was woken, or may have been by an earlier copy of the call. alone is that of toItself.
+func readReleased(batch []*waitqueue.Waiter[*releaseRequest], r redisconn.Reply) (asks, alone bool, err error) {
+	results, err := r.Integers(len(idsOf(batch)))
+	if err != nil {
+		return r.Ambiguous, false, err
 	}
-	return err
+	results[0], asks, alone = toItself(results[0])
+	if slices.ContainsFunc(results, func(result int64) bool { return result != 0 && result != 1 }) {
+		return r.Ambiguous, false, r.Unexpected()
+	}
+	asks = asks || r.Ambiguous || !slices.Contains(results, 1)
+	applyRemoved(batch, results, r.Ambiguous)
+	return asks, alone, nil
 }
 
-// applyRemoved grants the releases of a batch. removed tells for each id whether it was removed.
-func applyRemoved(batch []*waitqueue.Waiter[*releaseRequest], removed []bool, ambiguous bool) {
+// applyRemoved grants the releases of a batch. removed has 1 for each id that was removed, and 0 for the others.
+func applyRemoved(batch []*waitqueue.Waiter[*releaseRequest], removed []int64, ambiguous bool) {
 	for _, w := range batch {
 		n := len(w.Value.ids)
 		for _, one := range removed[:n] {
-			if one {
-				w.Value.removed++
-			}
+			w.Value.removed += int(one)
 		}
 		removed = removed[n:]
 		w.Value.ambiguous = ambiguous

@@ -1,6 +1,7 @@
 package semaphore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,7 +90,7 @@ func (c *Client) sendPendingReleases(
 		defer cancel()
 		releases := make([]scripts.Call, len(batch))
 		for i, p := range batch {
-			releases[i] = c.releaseCall(p.name, p.fair, p.ids)
+			releases[i] = c.releaseCall(p.name, p.fair, p.ids, "")
 		}
 		for i, cmd := range c.redis.Dedicated.RunBatch(ctx, DefaultLease, releases) {
 			done(i, cmd.Err())
@@ -97,10 +98,10 @@ func (c *Client) sendPendingReleases(
 	})
 }
 
-// releaseCall returns the call that releases permits.
-func (c *Client) releaseCall(name string, fair bool, ids []string) scripts.Call {
+// releaseCall returns the call that releases permits. waiter is that of this process in the line, or "".
+func (c *Client) releaseCall(name string, fair bool, ids []string, waiter string) scripts.Call {
 	k := keysOf(name, fair)
-	args := appendIDs([]any{c.redis.Channels.Verb(), k.channel, 0, c.idleMillis}, ids)
+	args := appendIDs([]any{c.redis.Channels.Verb(), k.channel, cmp.Or(waiter, "0"), c.idleMillis}, ids)
 	return scripts.PermitRelease.Call([]string{k.permits, k.leases}, args...)
 }
 

@@ -109,16 +109,19 @@ func (c *Client) acquireScript(
 // buildCounting acquires permits of a CountingSemaphore for a batch of waiters.
 func (c *Client) buildCounting(name string, batch []*waitqueue.Waiter[acquisition]) waitqueue.Attempt {
 	id := c.newAcquiringCall(name)
-	place := inLine(c, c.countingLines, name, batch, func(a *acquisition) *acquisition { return a })
+	asked := c.countingLines.Most(name, len(batch))
+	more := asked < len(batch) || asked == maxBatch
+	place := inLine(c, c.countingLines, name, batch[:asked], more, func(a *acquisition) *acquisition { return a })
 	return waitqueue.Attempt{
-		Call: calls.Call{Call: c.acquireScript(name, id, batch, place)},
-		Read: func(r redisconn.Reply) (time.Duration, error) { return c.readAcquired(name, id, batch, r), nil },
+		Call: calls.Call{Call: c.acquireScript(name, id, batch[:asked], place)},
+		Read: func(r redisconn.Reply) (time.Duration, error) { return c.readAcquired(name, id, batch, asked, r), nil },
 	}
 }
 
-// readAcquired grants or fails the waiters of a batch, which may be empty, as the script decided.
+// readAcquired grants or fails the waiters of a batch, which may be empty, as the script decided about the first asked
+// of them. If one was refused, so are those behind it.
 func (c *Client) readAcquired(
-	name string, call acquiringCall, batch []*waitqueue.Waiter[acquisition], r redisconn.Reply,
+	name string, call acquiringCall, batch []*waitqueue.Waiter[acquisition], asked int, r redisconn.Reply,
 ) (again time.Duration) {
 	v, err := r.Integers(4, 6)
 	var p place
@@ -126,7 +129,7 @@ func (c *Client) readAcquired(
 		p, err = parsePlace(v[4:])
 		err = r.Understood(err)
 	}
-	if err == nil && (v[0] < 0 || v[0] > int64(len(batch)) || v[1] != 0 && v[1] != 1 || v[3] < -1) {
+	if err == nil && (v[0] < 0 || v[0] > int64(asked) || v[1] != 0 && v[1] != 1 || v[3] < -1) {
 		err = r.Unexpected()
 	}
 	if err != nil {
@@ -143,6 +146,7 @@ func (c *Client) readAcquired(
 	}
 	c.unconfirmed.removeAcquisitions(name)
 	served, isSet := int(v[0]), v[1] == 1
+	p.apply(c.countingLines, name, served)
 	var refused []*acquisition
 	for i, w := range batch {
 		switch {
@@ -150,12 +154,13 @@ func (c *Client) readAcquired(
 			w.Grant()
 		case !isSet:
 			w.Fail(fmt.Errorf("%w: %s", ErrNotSet, scripts.Quote(name)))
+		case served == asked:
+			return waitqueue.AtOnce
 		default:
 			refused = append(refused, &w.Value)
 		}
 	}
 	c.monitor.contendedAll(object{KindCounting, name}, refused)
-	p.apply(c.countingLines, name)
 	return lookAfter(v[3])
 }
 
@@ -186,8 +191,9 @@ func (c *Client) buildCountingReleases(
 		}
 		call.releases = append(call.releases, w.Value)
 	}
+	waiter := c.countingLines.Releases(name)
 	return waitqueue.Attempt{
-		Call: calls.Call{Call: c.releasingScript(name, call.part())},
+		Call: calls.Call{Call: c.releasingScript(name, call.part(), waiter)},
 		Read: func(r redisconn.Reply) (time.Duration, error) { return c.readReleases(name, call, batch, r) },
 	}
 }
@@ -198,10 +204,16 @@ func (c *Client) readReleases(
 ) (again time.Duration, err error) {
 	part := call.part()
 	results, err := r.Integers(len(part))
-	for i, result := range results {
+	asks, alone := r.Ambiguous, false
+	for i := range results {
+		result, told, stays := toItself(results[i])
+		results[i], asks, alone = result, asks || told, alone || stays
 		if result != 1 && !(result == 0 && part[i].ifExists) && !(result == -1 && part[i].max > 0) {
 			err = r.Unexpected()
 		}
+	}
+	if asks {
+		c.countingLines.Asks(name, alone)
 	}
 	if err != nil {
 		if redisconn.Permanent(err) && r.Ambiguous { // a copy of the call whose reply was lost may have executed
@@ -231,12 +243,13 @@ func (c *Client) readReleases(
 	return again, nil
 }
 
-func (c *Client) releasingScript(name string, releases []*countingRelease) scripts.Call {
+// releasingScript sends releases. waiter is that of this process in the line, or "".
+func (c *Client) releasingScript(name string, releases []*countingRelease, waiter string) scripts.Call {
 	keys := []string{name, c.sequenceKey(name, releasingCalls)}
 	if c.idleMillis > 0 {
 		keys = append(keys, originKey(name))
 	}
-	args := []any{sequenceKeyMillis, c.redis.Channels.Verb(), scripts.SemChannel(name), c.idleMillis}
+	args := []any{sequenceKeyMillis, c.redis.Channels.Verb(), scripts.SemChannel(name), c.idleMillis, waiter}
 	for _, release := range releases {
 		ifExists := 0
 		if release.ifExists {

@@ -105,7 +105,7 @@ func (c *Client) settleAcquisitions(ctx context.Context, name string) {
 		Key: name, Build: func() scripts.Call { return c.acquireScript(name, id, nil, "") },
 	})
 	if answered {
-		c.readAcquired(name, id, nil, r)
+		c.readAcquired(name, id, nil, 0, r)
 	}
 }
 

@@ -158,7 +158,7 @@ func (k kind) rawRelease(t testing.TB, rdb *redis.Client, name string) func(redi
 	case "counting":
 		return func(p redis.Pipeliner) {
 			p.EvalSha(ctx, scripts.SemRelease.SHA(), []string{name, part("sequence")},
-				1000, "PUBLISH", scripts.SemChannel(name), 0, 1, 1, 0, 0)
+				1000, "PUBLISH", scripts.SemChannel(name), 0, "", 1, 1, 0, 0)
 		}
 	case "semaphore":
 		id := only(part("timeout"))

@@ -19,6 +19,10 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 )
 
+// enters is how long a waiter that stays in the line does not enter it again. Meanwhile it stands there as the first
+// request of its process that waited before.
+const enters = 50 * time.Millisecond
+
 // guards is how long after the first place the second asks.
 const guards = 60 * time.Millisecond
 
@@ -73,6 +77,11 @@ type place struct {
 	left      bool   // nobody waits any more
 
 	head time.Duration // when the head of the queue came that asked last
+	most int           // how many requests to ask for; 0: all
+
+	came  time.Time // when it entered the line at last
+	wants int64     // as what
+	alone bool      // a release of this process has found it there, alone
 }
 
 // Listens implements the function of waitqueue.Config.
@@ -192,6 +201,50 @@ func (l *Lines[K]) Ask(key K) (waiter string) {
 	return p.waiter
 }
 
+// Releases returns the waiter of a queue that may be in the line, or "". Redis does not send it the message of a
+// release of its own process. The reply says instead that it is to ask, and Asks passes that on.
+func (l *Lines[K]) Releases(key K) (waiter string) {
+	p := l.placeOf(key)
+	if p == nil {
+		return ""
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.entered {
+		return ""
+	}
+	return p.waiter
+}
+
+// Asks begins an attempt of the queue. alone says that the release has found its waiter alone in the line, and left it
+// there.
+func (l *Lines[K]) Asks(key K, alone bool) {
+	p := l.placeOf(key)
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	p.alone = alone
+	p.mu.Unlock()
+	p.wake(0)
+}
+
+// Stays reports whether a waiter that asks for so many permits does not have to enter the line again: it was there,
+// alone, a moment ago.
+func (l *Lines[K]) Stays(key K, wants int64, now time.Time) bool {
+	p := l.placeOf(key)
+	if p == nil {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	stays := p.alone && p.wants == wants && now.Sub(p.came) < enters
+	if p.alone = false; !stays {
+		p.came, p.wants = now, wants
+	}
+	return stays
+}
+
 // Same reports whether the head of a queue, which came at an instant, is the one for which Same was called last.
 func (l *Lines[K]) Same(key K, came time.Duration) bool {
 	p := l.placeOf(key)
@@ -205,6 +258,21 @@ func (l *Lines[K]) Same(key K, came time.Duration) bool {
 	return same
 }
 
+// Most returns how many of n requests to ask for. While a queue is refused, a few more than were granted last are
+// enough: to send all of a long queue for each grant would cost more than the grant.
+func (l *Lines[K]) Most(key K, n int) int {
+	p := l.placeOf(key)
+	if p == nil {
+		return n
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.most == 0 {
+		return n
+	}
+	return min(n, p.most)
+}
+
 // Granted notes that the head of a queue was granted what it had asked for. So it is not in the line.
 func (l *Lines[K]) Granted(key K) {
 	p := l.placeOf(key)
@@ -213,6 +281,7 @@ func (l *Lines[K]) Granted(key K) {
 	}
 	p.mu.Lock()
 	var stop func()
+	p.most = 0
 	if p.entered = false; p.briefly {
 		stop, p.stop, p.follows, p.briefly = p.stop, nil, false, false
 	}
@@ -227,6 +296,7 @@ type Refusal struct {
 	Place   int           // 1, 2, or 3 for any behind them; 0 if Redis let it not in; -1 if it did not ask from a place
 	Unheard bool          // the release may not wake the line, but will be published on the channel of the name
 	Until   time.Duration // the end of the lease; negative: there is none
+	Granted int           // requests that were granted before it
 }
 
 // Refused returns the time until the next attempt, or 0 if the poll decides.
@@ -239,11 +309,12 @@ func (l *Lines[K]) Refused(key K, r Refusal) time.Duration {
 	if p == nil {
 		return after
 	}
+	p.mu.Lock()
+	p.most = 2*r.Granted + 12
 	if r.Place == 0 {
-		p.mu.Lock()
 		p.entered, p.confirmed = false, false // it does not try again: a release meanwhile would find it in no line
-		p.mu.Unlock()
 	}
+	p.mu.Unlock()
 	if r.Unheard || r.Place == 0 {
 		p.follow(r.Place != 0)
 	}

@@ -293,3 +293,96 @@ func TestFairLine_ThePlaceOfARequestThatGaveUpIsGone(t *testing.T) {
 	require.EqualValues(t, 2, place)
 	require.Equal(t, []string{"b:1", "a:1"}, s.waiters())
 }
+
+// A release tells the waiter of its own process by its reply, and not by a message. If that one is alone, it stays in the
+// line; otherwise it leaves, what it wants is kept for it, and the next one is its guard.
+func TestPermitLine_AReleaseTellsItsOwnProcessByTheReply(t *testing.T) {
+	t.Parallel()
+	for what, release := range map[string]func(s sem, waiter string) int64{
+		"of counted permits": func(s sem, waiter string) int64 {
+			args := []any{60_000, "PUBLISH", s.channel, 0, waiter, time.Now().UnixMicro(), 1, 0, 0}
+			return s.run(scripts.SemRelease, []string{s.name, s.part("releasing")}, args...)[0]
+		},
+		"of a leased permit": func(s sem, waiter string) int64 {
+			s.rdb.ZAdd(s.t.Context(), s.part("timeout"), redis.Z{Score: 1e14, Member: idA})
+			args := []any{"PUBLISH", s.channel, waiter, 0, idA}
+			return s.run(scripts.PermitRelease, []string{s.name, s.part("timeout")}, args...)[0]
+		},
+		"of a leased permit among others": func(s sem, waiter string) int64 {
+			s.rdb.ZAdd(s.t.Context(), s.part("timeout"), redis.Z{Score: 1e14, Member: idA})
+			args := []any{"PUBLISH", s.channel, waiter, 0, idA}
+			return s.run(scripts.PermitsRelease, []string{s.name, s.part("timeout")}, args...)[0]
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			s := newSem(t)
+			hearA, hearB := s.hears("a"), s.hears("b")
+			heard := func(sub *redis.PubSub) string {
+				ctx, cancel := context.WithTimeout(t.Context(), redistest.Patience)
+				defer cancel()
+				message, err := sub.ReceiveMessage(ctx)
+				require.NoError(t, err)
+				return message.Payload
+			}
+			s.put(0)
+			require.EqualValues(t, 1, release(s, "a:1"), "it is not in the line")
+			s.put(0)
+			s.waits("a", 1, time.Second, 1)
+			require.EqualValues(t, 1+4, release(s, "a:1"), "it is alone")
+			require.Equal(t, []string{"a:1"}, s.waiters())
+			require.Empty(t, s.rdb.Get(t.Context(), s.part("kept")).Val())
+
+			s.put(0)
+			s.waits("b", 1, 500*time.Millisecond, 1)
+			require.EqualValues(t, 1+2, release(s, "a:1"))
+			require.Equal(t, "60 b:1", heard(hearB))
+			require.Equal(t, []string{"b:1"}, s.waiters())
+			require.Contains(t, s.keptForAnHour(), " 1 1 a:1")
+
+			s.rdb.Del(t.Context(), s.part("kept"))
+			s.put(0)
+			s.waits("a", 2, 200*time.Millisecond, 1)
+			require.EqualValues(t, 1, release(s, "a:1"), "another is before it")
+			require.Equal(t, "0 b:1", heard(hearB))
+			require.Equal(t, "60 a:1", heard(hearA), "the only message to it: as the guard of the other")
+		})
+	}
+}
+
+// A release that was executed before has told the waiter of its process, and its reply is lost. So the second execution
+// tells it again.
+func TestPermitLine_ARepeatedReleaseTellsItsOwnProcessAgain(t *testing.T) {
+	t.Parallel()
+	s := newSem(t)
+	s.put(0)
+	args := []any{60_000, "PUBLISH", s.channel, 0, "a:1", 1, 1, 0, 0}
+	keys := []string{s.name, s.part("releasing")}
+	s.hears("a")
+	s.waits("a", 1, time.Second, 1)
+	require.Equal(t, []int64{1 + 4}, s.run(scripts.SemRelease, keys, args...))
+	require.Equal(t, []int64{1 + 2}, s.run(scripts.SemRelease, keys, args...))
+	require.Equal(t, "1", s.free())
+}
+
+// A waiter that was found alone a moment ago is not entered into the line again. If it was woken meanwhile, it is.
+func TestPermitLine_AWaiterThatStaysIsNotEnteredAgain(t *testing.T) {
+	t.Parallel()
+	s := newSem(t)
+	s.hears("a")
+	s.put(0)
+	asks := func(seq int, mark string) int64 {
+		args := []any{seq, seq - 1, 60_000, "PUBLISH", s.channel, 0, "a:1 90000 " + mark + "1000", 1}
+		return s.run(scripts.SemAcquire, []string{s.name, s.part("acquiring:a")}, args...)[4]
+	}
+	require.EqualValues(t, 1, asks(1, "~"))
+	require.Empty(t, s.waiters(), "it says that it is there")
+	require.EqualValues(t, 1, asks(2, ""))
+	require.Equal(t, []string{"a:1"}, s.waiters())
+	s.release(1, 1, 0) // of another process
+	require.Empty(t, s.waiters())
+	s.keptForAnHour()
+	s.put(0)
+	require.EqualValues(t, 1, asks(3, "~"))
+	require.Equal(t, []string{"a:1"}, s.waiters())
+}

@@ -3,13 +3,13 @@ Releases leased permits. A permit whose lease has ended counts as held until it 
 
 KEYS     1 permits (string: free permits)
          2 leases (zset: permit id -> the instant, ms, at which its lease ends)
-ARGV     1 PUBLISH or SPUBLISH   2 channel   3 1 to release all ids or none else 0   4 idle expiry, ms, or 0
-         5.. ids
-Returns  per id   1 released, 0 it was not held
+ARGV     1 PUBLISH or SPUBLISH   2 channel   3 1 to release all ids or none, 0, or the waiter of the process that releases: see
+         wake_waiters   4 idle expiry, ms, or 0   5.. ids
+Returns  per id   1 released, 0 it was not held; to the first one is added what wake_waiters returns
 Errors   WRONGKIND the key holds no number
 ]]
 local permits, leases = KEYS[1], KEYS[2]
-local verb, channel, all_or_none, idle_ms = ARGV[1], ARGV[2], ARGV[3] == '1', tonumber(ARGV[4])
+local verb, channel, all_or_none, own, idle_ms = ARGV[1], ARGV[2], ARGV[3] == '1', ARGV[3], tonumber(ARGV[4])
 local first_id = 5
 -- include: permit_line
 -- include: kept_permits
@@ -74,6 +74,6 @@ for from = 1, #held, 1000 do
   end
 end
 if stored then
-  wake_waiters(verb, channel, free + #held)
+  released[1] = released[1] + wake_waiters(verb, channel, free + #held, own)
 end
 return released

@@ -6,14 +6,16 @@ KEYS     1 permits (string: free permits)
          2 sequence key of the process (string: "seq seq:result .." of its last releasing call)
          3 origin (string: see sem_acquire), with an idle expiry
 ARGV     1 expiry of the sequence key, ms   2 PUBLISH or SPUBLISH   3 channel   4 idle expiry, ms, or 0
+         5 the waiter of the process that releases, or empty: see wake_waiters
          and per release   sequence number   permits   1 to add only if the semaphore exists else 0
          maximum of free permits or 0
-Returns  per release   1 added, 0 no semaphore, -1 above the maximum
+Returns  per release   1 added, 0 no semaphore, -1 above the maximum; to the first 1 is added what wake_waiters returns, or 2 if it
+         may have returned that to an earlier execution
 Errors   WRONGKIND the key holds no number
 ]]
 local permits, sequence_key, origin = KEYS[1], KEYS[2], KEYS[3]
-local sequence_key_ms, verb, channel, idle_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local first_release = 5
+local sequence_key_ms, verb, channel, idle_ms, own = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local first_release = 6
 -- include: permit_line
 -- include: kept_permits
 -- include: wake_waiters
@@ -59,7 +61,14 @@ if latest > last then
   local call = string.format('%.0f', latest) .. ' ' .. table.concat(entries, ' ')
   redis.call('SET', sequence_key, call, 'PX', sequence_key_ms)
 end
+local asks = own ~= '' and 2 or 0
 if added > 0 then
-  wake_waiters(verb, channel, free + added)
+  asks = wake_waiters(verb, channel, free + added, own)
+end
+for i = 1, #results do
+  if results[i] == 1 then
+    results[i] = 1 + asks
+    break
+  end
 end
 return results

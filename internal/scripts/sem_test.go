@@ -76,7 +76,7 @@ func (s sem) acquire(seq, confirmed int, wants ...int) []int64 {
 }
 
 func (s sem) release(seqNMax ...int) []int64 {
-	args := []any{60_000, "PUBLISH", s.channel, 0}
+	args := []any{60_000, "PUBLISH", s.channel, 0, ""}
 	for i := 0; i < len(seqNMax); i += 3 {
 		args = append(args, seqNMax[i], seqNMax[i+1], 0, seqNMax[i+2])
 	}
@@ -162,7 +162,7 @@ func TestSemRelease(t *testing.T) {
 	// Only where there is a semaphore.
 	none := newSem(t)
 	keys := []string{none.name, none.part("releasing")}
-	require.Equal(t, []int64{0}, none.twice(scripts.SemRelease, keys, 60_000, "PUBLISH", "c", 0, 1, 4, 1, 0))
+	require.Equal(t, []int64{0}, none.twice(scripts.SemRelease, keys, 60_000, "PUBLISH", "c", 0, "", 1, 4, 1, 0))
 	require.Empty(t, none.free())
 }
 

@@ -1,15 +1,19 @@
 -- Lets the waiter into the line if one of its requests has to wait, and out of it otherwise. place is 1, 2, or 3 for any behind them; 0 if
 -- Redis does not let it in; -1 if it does not have to be there. A waiter that comes again keeps its place, because it says how long it has
--- waited. unheard is 1 if it is first: then it also listens on the channel of the semaphore, for releases of Redisson, which wake nobody in
--- the line; a fair one has none. A large request that is first and does not fit keeps others off what is left to it.
+-- waited. One that stays was found alone by a release of its own process a moment ago, and is where it was. unheard is 1 if it is first: then
+-- it also listens on the channel of the semaphore, for releases of Redisson, which wake nobody in the line; a fair one has none. A large
+-- request that is first and does not fit keeps others off what is left to it.
 local place, unheard = -1, 0
 if waiter then
-  if not line_now then
+  local stays = wanted_later and stay == '~' and not kept_for_it
+  if not line_now and (not stays or left_to_it > 0) then
     local time = redis.pcall('TIME')
     line_now = (time[1] or 0) * 1000 + math.floor((time[2] or 0) / 1000)
   end
   local keeps, new, yielded = nil, nil, false
-  if wanted_later then
+  if stays then
+    place, new = 1, 0
+  elseif wanted_later then
     place = 0
     local came = line_now - wait_of(later)
     if later == head then -- its message may have taken longer than the last one
@@ -26,25 +30,23 @@ if waiter then
     local score = string.format('%.0f.%03d', came, wants)
     local lasts = redis.pcall('PEXPIRE', line, alive_ms) -- first, so that no line stays for ever
     new = type(lasts) == 'number' and redis.pcall('ZADD', line, score, waiter)
-    if type(new) == 'number' then
-      if lasts == 1 or redis.pcall('PEXPIRE', line, alive_ms) == 1 then
-        local first = lasts == 0 and {waiter} or redis.pcall('ZRANGE', line, 0, 1) -- it is alone in a line that was not there
-        place = first[1] == waiter and 1 or first[2] == waiter and 2 or 3
-        unheard = place == 1 and not fair and 1 or 0
-        if place == 1 then
-          for other, of in pairs(kept or {}) do -- what was left to one that is behind it now: each would wait for the other's part
-            if other ~= waiter and other ~= '*' and of[1] > line_now + 50 then
-              left_to_it, kept[other], yielded = left_to_it + of[2], nil, true
-            end
-          end
-          if left_to_it > 0 and (yielded or wanted_later > left_to_it) then
-            keeps = {line_now + alive_ms, math.min(wanted_later, left_to_it), wanted_later}
-          end
-        end
-      end
+    if type(new) == 'number' and (lasts == 1 or redis.pcall('PEXPIRE', line, alive_ms) == 1) then
+      local first = lasts == 0 and {waiter} or redis.pcall('ZRANGE', line, 0, 1) -- it is alone in a line that was not there
+      place = first[1] == waiter and 1 or first[2] == waiter and 2 or 3
     end
   else
     new = 1 - (tonumber(redis.pcall('ZREM', line, waiter)) or 0)
+  end
+  if place == 1 then
+    unheard = fair and 0 or 1
+    for other, of in pairs(kept or {}) do -- what was left to one that is behind it now: each would wait for the other's part
+      if other ~= waiter and other ~= '*' and of[1] > line_now + 50 then
+        left_to_it, kept[other], yielded = left_to_it + of[2], nil, true
+      end
+    end
+    if left_to_it > 0 and (yielded or wanted_later > left_to_it) then
+      keeps = {line_now + alive_ms, math.min(wanted_later, left_to_it), wanted_later}
+    end
   end
   if new == 0 and taken > 0 and place ~= 1 then -- nobody has woken it, and so nobody is the guard
     local first = redis.pcall('ZRANGE', line, 0, 0)[1]

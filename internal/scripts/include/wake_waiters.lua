@@ -8,20 +8,27 @@
 --
 -- A fair semaphore keeps them at once. A process in which several requests wait is woken alone: some of them may have come before those of
 -- the next process. That one is woken when the first has asked.
-local function wake_waiters(verb, channel, free)
+--
+-- own is the waiter of the process that releases, if it has one. That one hears of its turn by the reply: wake_waiters returns 2 if it is to
+-- ask, else 0. It returns 4 if it is to ask and alone: then it stays in the line, and nothing is kept for it. Callers that have just come can
+-- overtake it only as often as its own process releases.
+local function wake_waiters(verb, channel, free, own)
   if free <= 0 then
-    return
+    return 0
   end
   redis.pcall(verb, channel, string.format('0%.0f', free)) -- '0': the line is woken too
   local line, kept_key, fair = line_keys(channel)
   local first_place, page, waiting = 0, 2, redis.pcall('ZRANGE', line, 0, 1, 'WITHSCORES') -- mostly two are enough
   if not waiting[1] then
-    return
+    return 0
+  end
+  if waiting[1] == own and not waiting[3] then
+    return 4
   end
   local time, record = redis.pcall('TIME'), redis.pcall('GET', kept_key)
   local now_ms = (time[1] or 0) * 1000 + math.floor((time[2] or 0) / 1000)
   local kept, _, claimed = read_kept(type(record) == 'string' and record or '', now_ms)
-  local left, woken, guarded, leave = free - claimed, 0, false, {nil}
+  local left, woken, guarded, leave, own_turn = free - claimed, 0, false, {nil}, 0
   while waiting[1] and not guarded do
     for i = 1, #waiting, 2 do
       local waiter, score = waiting[i], tonumber(waiting[i + 1])
@@ -32,7 +39,9 @@ local function wake_waiters(verb, channel, free)
         break
       end
       local client = string.match(waiter, '^[^:]*')
-      local hears = redis.pcall(verb, channel .. ':' .. client, (wakes and '0 ' or '60 ') .. waiter)
+      local itself = wakes and waiter == own
+      local hears = itself and 1 or redis.pcall(verb, channel .. ':' .. client, (wakes and '0 ' or '60 ') .. waiter)
+      own_turn = itself and 2 or own_turn
       if type(hears) ~= 'number' then -- nobody can be woken
         guarded = true
         break
@@ -68,4 +77,5 @@ local function wake_waiters(verb, channel, free)
       redis.pcall('ZREM', line, unpack(leave, from, math.min(from + 999, #leave)))
     end
   end
+  return own_turn
 end
