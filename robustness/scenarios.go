@@ -99,6 +99,9 @@ func Fixed(length time.Duration) (all []*Scenario) {
 		add(kind, Single, "a fleet of 20 processes", dying, fleet)
 	}
 	add("mutex", Sentinel, "a fleet of 20 processes, failovers", deposing, fleet)
+	for _, kind := range []string{"mutex", "leased permits"} {
+		add(kind, Cluster, "a fleet of 20 processes, slots", moving, fleet)
+	}
 	return all
 }
 
@@ -107,6 +110,8 @@ func dying(*Scenario) []*Fault { return named("process stopped", "process killed
 func deposing(s *Scenario) []*Fault {
 	return append(dying(s), named("primary killed, back as a replica")...)
 }
+
+func moving(s *Scenario) []*Fault { return append(dying(s), named("slot migrates")...) }
 
 // fleet makes a scenario one of many processes on few names. Their polls are so seldom that whoever waits for one is
 // seen.
