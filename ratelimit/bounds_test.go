@@ -163,6 +163,23 @@ func TestStoredLimiter_ALongLogIsNotCounted(t *testing.T) {
 		require.EqualValues(t, 1, rdb.ZCard(t.Context(), keys[2]).Val())
 	})
 
+	t.Run("a very long one as far as it is needed too", func(t *testing.T) {
+		t.Parallel()
+		const entries = 100_000
+		l, rdb, name := storedLimiter(t, perSeconds(entries, 3600), ratelimit.Overall)
+		keys := ratelimit.LogKeys(name)
+		fill(t, rdb, keys[2], entries)
+		shift(t, rdb, keys[2], -2*time.Hour, entries)
+		require.NoError(t, rdb.Set(t.Context(), keys[1], 0, 0).Err())
+		requireLeft(t, l, entries)
+		take(t, l, 1, true)
+		require.Greater(t, rdb.ZCard(t.Context(), keys[2]).Val(), int64(entries-8192))
+		take(t, l, 50_000, true)
+		take(t, l, 49_999, true)
+		take(t, l, 1, false)
+		require.EqualValues(t, 3, rdb.ZCard(t.Context(), keys[2]).Val())
+	})
+
 	t.Run("and one that has expired in part as far as it is needed", func(t *testing.T) {
 		t.Parallel()
 		l, rdb, name := storedLimiter(t, perSeconds(rate, 3600), ratelimit.Overall)

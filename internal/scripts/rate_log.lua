@@ -47,7 +47,7 @@ local waiting = requests - ARGV[2]
 
 local page_size = 128 -- entries read at once
 local max_count = 4096 -- entries counted only to verify the value
-local max_leaving = 8192 -- entries that one call removes, or expects to leave
+local max_leaving = 8192 -- entries that one call removes, unless it needs more, or expects to leave
 local max_walk = 1024 -- entries read only to compute the time to wait; each counts as several of those
 local max_ahead = 60000000 -- us; no entry is further ahead than an interval and this
 
@@ -187,12 +187,12 @@ else
   -- release lets more expired entries go, as many as it takes to have what is wanted.
   local function release()
     local all = redis.call('ZCOUNT', permits_key, '-inf', edge)
-    if all == redis.call('ZCARD', permits_key) then
+    if all <= max_leaving and all == redis.call('ZCARD', permits_key) then
       left, expired = rate, all
       return
     end
     local next_entry = entries(expired)
-    while left < wanted and expired < math.min(all, max_leaving) do
+    while left < wanted and expired < all do
       left, expired = left + next_entry(), expired + 1
     end
     expired_left = all - expired
