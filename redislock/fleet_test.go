@@ -115,11 +115,21 @@ func TestFleet_ServesInOrderOfArrival(t *testing.T) {
 // ghost enters the line of a name as a process that does not answer. If it hears, its connection is alive.
 func ghost(t testing.TB, rdb *redis.Client, name string, hears bool) {
 	t.Helper()
-	line := redistest.LineKey(name)
-	require.NoError(t, rdb.ZAdd(t.Context(), line, redis.Z{Score: 1, Member: "ghost:1"}).Err())
-	require.NoError(t, rdb.PExpire(t.Context(), line, patience).Err())
+	channel := ""
 	if hears {
-		sub := rdb.Subscribe(t.Context(), scripts.LockChannel(name)+":ghost")
+		channel = scripts.LockChannel(name)
+	}
+	ghostAt(t, rdb, name, channel, 1)
+}
+
+// ghostAt is ghost. It hears on a channel, unless that is "", and came at an instant, in ms.
+func ghostAt(t testing.TB, rdb *redis.Client, name, channel string, came float64) {
+	t.Helper()
+	line := redistest.LineKey(name)
+	require.NoError(t, rdb.ZAdd(t.Context(), line, redis.Z{Score: came, Member: "ghost:1"}).Err())
+	require.NoError(t, rdb.PExpire(t.Context(), line, patience).Err())
+	if channel != "" {
+		sub := rdb.Subscribe(t.Context(), channel+":ghost")
 		t.Cleanup(func() { _ = sub.Close() })
 		_, err := sub.Receive(t.Context())
 		require.NoError(t, err)
@@ -154,6 +164,48 @@ func TestFleet_AWaiterThatDoesNotAnswerIsPassedOver(t *testing.T) {
 			}
 			all.Wait()
 			require.Empty(t, lineOf(t, rdb, name))
+		})
+	}
+}
+
+// A holder that got the lock in the line dies, and the next one is stopped: the one behind asks when the lease has ended.
+func TestFleet_AHolderDiesBeforeOneThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	type locks interface {
+		Lock(ctx context.Context) (*redislock.Lock, error)
+	}
+	for what, k := range map[string]struct {
+		of      func(*redislock.Client, string, ...redislock.LockOption) locks
+		channel func(name string) string
+	}{
+		"plain": {
+			func(c *redislock.Client, name string, o ...redislock.LockOption) locks { return c.Mutex(name, o...) },
+			scripts.LockChannel,
+		},
+		"write": {
+			func(c *redislock.Client, name string, o ...redislock.LockOption) locks { return c.RWMutex(name, o...) },
+			scripts.RWChannel,
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			c, rdb, name := onSharedServer(t)
+			first, err := k.of(c, name).Lock(t.Context())
+			require.NoError(t, err)
+			waits := func(o ...redislock.LockOption) *asyncCall {
+				m := k.of(newClient(t, rdb, onlyWoken()), name, o...)
+				return callAsync(func() (*redislock.Lock, error) { return m.Lock(within(t, patience)) })
+			}
+			dies := waits(redislock.WithLease(time.Second), redislock.WithoutRenewal()) // short: its end is awaited
+			awaitLine(t, rdb, name, 1)
+			line := rdb.ZRangeWithScores(t.Context(), scripts.SuffixName(name, "waiting"), 0, 0).Val()
+			ghostAt(t, rdb, name, k.channel(name), line[0].Score)
+			behind := waits()
+			awaitLine(t, rdb, name, 3)
+			mustUnlock(t, first)
+			<-dies.done
+			require.NoError(t, dies.err)
+			mustUnlock(t, behind.await(t))
 		})
 	}
 }
