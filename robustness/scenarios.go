@@ -37,10 +37,6 @@ func Fixed(length time.Duration) (all []*Scenario) {
 		s.Faults = faults(s)
 		all = append(all, s)
 	}
-	stalls := func(s *Scenario) []*Fault { return s.those(processFaults, serverFaults) }
-	refused := func(s *Scenario) []*Fault {
-		return s.those(refusals, named("key persisted", "replies lost after execution"))
-	}
 	for _, k := range Kinds {
 		add(k.Name, k.topology(), "processes, networks, servers", stalls)
 	}
@@ -55,7 +51,6 @@ func Fixed(length time.Duration) (all []*Scenario) {
 		clocks := named("clock set forward", "clock set back")
 		return slices.DeleteFunc(clocks, func(f *Fault) bool { return !s.possible(f) })
 	})
-	keeps := func(s *Scenario) []*Fault { return s.those(processFaults, serverFaults, failovers) }
 	fails := func(s *Scenario) []*Fault { return s.losing(failovers) }
 	add("fair mutex", Sentinel, "processes, networks, servers", keeps)
 	add("fenced mutex", Sentinel, "failovers", fails)
@@ -95,14 +90,23 @@ func Fixed(length time.Duration) (all []*Scenario) {
 	add(tasks, Sentinel, "processes, networks, servers", keeps)
 	add(tasks, Cluster, "processes, networks, servers, slots", keeps)
 
-	for _, kind := range []string{"mutex", "leased permits"} {
+	fleets := []string{"mutex", "leased permits"}
+	for _, kind := range fleets {
 		add(kind, Single, "a fleet of 20 processes", dying, fleet)
 	}
 	add("mutex", Sentinel, "a fleet of 20 processes, failovers", deposing, fleet)
-	for _, kind := range []string{"mutex", "leased permits"} {
+	for _, kind := range fleets {
 		add(kind, Cluster, "a fleet of 20 processes, slots", moving, fleet)
 	}
 	return all
+}
+
+func stalls(s *Scenario) []*Fault { return s.those(processFaults, serverFaults) }
+
+func keeps(s *Scenario) []*Fault { return s.those(processFaults, serverFaults, failovers) }
+
+func refused(s *Scenario) []*Fault {
+	return s.those(refusals, named("key persisted", "replies lost after execution"))
 }
 
 func dying(*Scenario) []*Fault { return named("process stopped", "process killed") }
