@@ -56,9 +56,9 @@ func (c *Client) leaveLine(name string, fair bool, waiter string) {
 }
 
 // inLine returns the argument with which a batch asks from its place in the line: the waiter, the ms for which it
-// counts as alive, ~ if it stays where it is or = if the first request that waits is that of the last call too, and how
-// many ms each request has waited, or "-" if it does not wait, and "0" if more wait behind them. It returns "" if no
-// request waits, or the process cannot enter the line.
+// counts as alive, = if the first request that waits is that of the last call too, and how many ms each request has
+// waited, or "-" if it does not wait, and "0" if more wait behind them. It returns "" if no request waits, or the
+// process cannot enter the line.
 func inLine[T any](
 	c *Client, lines *line.Lines[string], name string, batch []*waitqueue.Waiter[T], more bool,
 	of func(*T) *acquisition,
@@ -73,11 +73,7 @@ func inLine[T any](
 	}
 	var text strings.Builder
 	text.WriteString(waiter + " " + strconv.FormatInt(redisconn.Millis(liveness(c.poll)), 10) + " ")
-	first := of(&batch[head].Value)
-	switch same := lines.Same(name, first.began); {
-	case lines.Stays(name, first.n, c.wheel.Now()):
-		text.WriteByte('~')
-	case same:
+	if lines.Same(name, of(&batch[head].Value).began) {
 		text.WriteByte('=')
 	}
 	for _, w := range batch {
@@ -95,23 +91,8 @@ func inLine[T any](
 	return text.String()
 }
 
-// These are added to the reply to a release after which the waiter of its process is to ask.
-const (
-	releasedToItself = 2
-	foundAlone       = 4 // and the waiter stays in the line
-)
-
-// toItself splits the first result of a release. If alone is true, so is asks.
-func toItself(first int64) (result int64, asks, alone bool) {
-	switch {
-	case first >= foundAlone:
-		return first - foundAlone, true, true
-	case first >= releasedToItself:
-		return first - releasedToItself, true, false
-	default:
-		return first, false, false
-	}
-}
+// toItself is added to the first result of a release after which the waiter of its process is to ask.
+const toItself = 2
 
 // place is what a script replies to a waiter about the line.
 type place struct {

@@ -3,6 +3,7 @@ package semaphore_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -147,5 +148,38 @@ func TestLongQueue_TheReplyToAReleaseIsLost(t *testing.T) {
 				})
 			}
 		}
+	})
+}
+
+// Callers of two processes come and go all the time. Whoever waits is woken by a release, whichever call of its process
+// was on its way then: nobody polls.
+func TestLongQueue_NobodyIsForgotten(t *testing.T) {
+	forEachKind(t, func(t *testing.T, k kind) {
+		rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
+		k.newWoken(t, rdb, name).setPermits(t, 2)
+		var all sync.WaitGroup
+		for process := range uint64(2) {
+			s := k.newWoken(t, redistest.Shared(t).Client(t), name)
+			for caller := range uint64(4) {
+				rng := rand.New(rand.NewPCG(process, caller))
+				all.Go(func() {
+					ctx := within(t, testTimeout)
+					for range 500 {
+						release, err := s.acquire(ctx, 1)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						busyWait(time.Duration(rng.IntN(100)) * time.Microsecond)
+						if err := release(ctx); err != nil {
+							t.Error(err)
+							return
+						}
+						busyWait(time.Duration(rng.IntN(500)) * time.Microsecond)
+					}
+				})
+			}
+		}
+		all.Wait()
 	})
 }

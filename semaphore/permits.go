@@ -204,9 +204,9 @@ func (c *Client) newLeased(fair bool) leased {
 			Build: func(name string, batch []*waitqueue.Waiter[*releaseRequest]) waitqueue.Attempt {
 				call := c.releaseCall(name, fair, idsOf(batch), lines.Releases(name))
 				read := func(r redisconn.Reply) (time.Duration, error) {
-					asks, alone, err := readReleased(batch, r)
+					asks, err := readReleased(batch, r)
 					if asks {
-						lines.Asks(name, alone)
+						lines.Asks(name)
 					}
 					return 0, err
 				}
@@ -350,19 +350,21 @@ func idsOf(batch []*waitqueue.Waiter[*releaseRequest]) (ids []string) {
 }
 
 // readReleased reads the reply to a batch of releases. asks reports whether the waiter of this process is to ask,
-// because it was woken, or may have been by an earlier copy of the call. alone is that of toItself.
-func readReleased(batch []*waitqueue.Waiter[*releaseRequest], r redisconn.Reply) (asks, alone bool, err error) {
+// because it was woken, or may have been by an earlier copy of the call.
+func readReleased(batch []*waitqueue.Waiter[*releaseRequest], r redisconn.Reply) (asks bool, err error) {
 	results, err := r.Integers(len(idsOf(batch)))
 	if err != nil {
-		return r.Ambiguous, false, err
+		return r.Ambiguous, err
 	}
-	results[0], asks, alone = toItself(results[0])
+	if asks = results[0] >= toItself; asks {
+		results[0] -= toItself
+	}
 	if slices.ContainsFunc(results, func(result int64) bool { return result != 0 && result != 1 }) {
-		return r.Ambiguous, false, r.Unexpected()
+		return r.Ambiguous, r.Unexpected()
 	}
 	asks = asks || r.Ambiguous || !slices.Contains(results, 1)
 	applyRemoved(batch, results, r.Ambiguous)
-	return asks, alone, nil
+	return asks, nil
 }
 
 // applyRemoved grants the releases of a batch. removed has 1 for each id that was removed, and 0 for the others.

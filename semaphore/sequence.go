@@ -204,16 +204,17 @@ func (c *Client) readReleases(
 ) (again time.Duration, err error) {
 	part := call.part()
 	results, err := r.Integers(len(part))
-	asks, alone := r.Ambiguous, false
-	for i := range results {
-		result, told, stays := toItself(results[i])
-		results[i], asks, alone = result, asks || told, alone || stays
+	asks := r.Ambiguous
+	for i, result := range results {
+		if result == 1+toItself {
+			results[i], result, asks = 1, 1, true
+		}
 		if result != 1 && !(result == 0 && part[i].ifExists) && !(result == -1 && part[i].max > 0) {
 			err = r.Unexpected()
 		}
 	}
 	if asks {
-		c.countingLines.Asks(name, alone)
+		c.countingLines.Asks(name)
 	}
 	if err != nil {
 		if redisconn.Permanent(err) && r.Ambiguous { // a copy of the call whose reply was lost may have executed

@@ -19,10 +19,6 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 )
 
-// enters is how long a waiter that stays in the line does not enter it again. Meanwhile it stands there as the first
-// request of its process that waited before.
-const enters = 50 * time.Millisecond
-
 // guards is how long after the first place the second asks.
 const guards = 60 * time.Millisecond
 
@@ -78,10 +74,6 @@ type place struct {
 
 	head time.Duration // when the head of the queue came that asked last
 	most int           // how many requests to ask for; 0: all
-
-	came  time.Time // when it entered the line at last
-	wants int64     // as what
-	alone bool      // a release of this process has found it there, alone
 }
 
 // Listens implements the function of waitqueue.Config.
@@ -216,33 +208,11 @@ func (l *Lines[K]) Releases(key K) (waiter string) {
 	return p.waiter
 }
 
-// Asks begins an attempt of the queue. alone says that the release has found its waiter alone in the line, and left it
-// there.
-func (l *Lines[K]) Asks(key K, alone bool) {
-	p := l.placeOf(key)
-	if p == nil {
-		return
+// Asks begins an attempt of the queue.
+func (l *Lines[K]) Asks(key K) {
+	if p := l.placeOf(key); p != nil {
+		p.wake(0)
 	}
-	p.mu.Lock()
-	p.alone = alone
-	p.mu.Unlock()
-	p.wake(0)
-}
-
-// Stays reports whether a waiter that asks for so many permits does not have to enter the line again: it was there,
-// alone, a moment ago.
-func (l *Lines[K]) Stays(key K, wants int64, now time.Time) bool {
-	p := l.placeOf(key)
-	if p == nil {
-		return false
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	stays := p.alone && p.wants == wants && now.Sub(p.came) < enters
-	if p.alone = false; !stays {
-		p.came, p.wants = now, wants
-	}
-	return stays
 }
 
 // Same reports whether the head of a queue, which came at an instant, is the one for which Same was called last.

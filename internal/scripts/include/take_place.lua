@@ -1,19 +1,15 @@
 -- Lets the waiter into the line if one of its requests has to wait, and out of it otherwise. place is 1, 2, or 3 for any behind them; 0 if
 -- Redis does not let it in; -1 if it does not have to be there. A waiter that comes again keeps its place, because it says how long it has
--- waited. One that stays was found alone by a release of its own process a moment ago, and is where it was. unheard is 1 if it is first: then
--- it also listens on the channel of the semaphore, for releases of Redisson, which wake nobody in the line; a fair one has none. A large
--- request that is first and does not fit keeps others off what is left to it.
+-- waited. unheard is 1 if it is first: then it also listens on the channel of the semaphore, for releases of Redisson, which wake nobody in
+-- the line; a fair one has none. A large request that is first and does not fit keeps others off what is left to it.
 local place, unheard = -1, 0
 if waiter then
-  local stays = wanted_later and stay == '~' and not kept_for_it
-  if not line_now and (not stays or left_to_it > 0) then
+  if not line_now then
     local time = redis.pcall('TIME')
     line_now = (time[1] or 0) * 1000 + math.floor((time[2] or 0) / 1000)
   end
   local keeps, new, yielded = nil, nil, false
-  if stays then
-    place, new = 1, 0
-  elseif wanted_later then
+  if wanted_later then
     place = 0
     local came = line_now - wait_of(later)
     if later == head then -- its message may have taken longer than the last one

@@ -1,6 +1,6 @@
 -- waiter is nil for a caller that is in no line. usable is how many of the free permits are not kept for another waiter. unclaimed is how many
 -- of them no other waiter wants that was woken.
-local waiter, alive_ms, stay, all_waited = string.match(in_line, '^(%S+) (%d+) ([=~]?)(%S+)$')
+local waiter, alive_ms, same, all_waited = string.match(in_line, '^(%S+) (%d+) (=?)(%S+)$')
 local usable, unclaimed, kept, kept_for_it, line_now = free, free, nil, nil, nil
 local kept_until = nil -- when what is kept for another is free again, unless that comes
 
@@ -16,7 +16,7 @@ local function wait_of(request)
     end
     read_to = last
     waited[#waited + 1] = tonumber(ms) or false
-    head = head or stay == '=' and waited[#waited] and #waited or nil
+    head = head or same == '=' and waited[#waited] and #waited or nil
   end
   return waited[request]
 end

@@ -10,8 +10,8 @@
 -- the next process. That one is woken when the first has asked.
 --
 -- own is the waiter of the process that releases, if it has one. That one hears of its turn by the reply: wake_waiters returns 2 if it is to
--- ask, else 0. It returns 4 if it is to ask and alone: then it stays in the line, and nothing is kept for it. Callers that have just come can
--- overtake it only as often as its own process releases.
+-- ask, else 0. If it is alone, it stays in the line, and nothing is kept for it: callers that have just come can overtake it only as often
+-- as its own process releases.
 local function wake_waiters(verb, channel, free, own)
   if free <= 0 then
     return 0
@@ -23,7 +23,7 @@ local function wake_waiters(verb, channel, free, own)
     return 0
   end
   if waiting[1] == own and not waiting[3] then
-    return 4
+    return 2
   end
   local time, record = redis.pcall('TIME'), redis.pcall('GET', kept_key)
   local now_ms = (time[1] or 0) * 1000 + math.floor((time[2] or 0) / 1000)
