@@ -198,7 +198,7 @@ func TestFleet_AHolderDiesBeforeOneThatDoesNotAnswer(t *testing.T) {
 			}
 			dies := waits(redislock.WithLease(time.Second), redislock.WithoutRenewal()) // short: its end is awaited
 			awaitLine(t, rdb, name, 1)
-			line := rdb.ZRangeWithScores(t.Context(), scripts.SuffixName(name, "waiting"), 0, 0).Val()
+			line := rdb.ZRangeWithScores(t.Context(), redistest.LineKey(name), 0, 0).Val()
 			ghostAt(t, rdb, name, k.channel(name), line[0].Score)
 			behind := waits()
 			awaitLine(t, rdb, name, 3)

@@ -5,7 +5,7 @@ KEYS     1 permits (string: free permits)
          2 leases (zset: permit id -> the instant, ms, at which its lease ends)
 ARGV     1 PUBLISH or SPUBLISH   2 channel   3 1 to release all ids or none, 0, or the waiter of the process that releases: see
          wake_waiters   4 idle expiry, ms, or 0   5.. ids
-Returns  per id   1 released, 0 it was not held; to the first one is added what wake_waiters returns
+Returns  per id   1 released, 0 it was not held; the first one is 2 more if the waiter is to ask
 Errors   WRONGKIND the key holds no number
 ]]
 local permits, leases = KEYS[1], KEYS[2]

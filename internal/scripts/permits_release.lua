@@ -4,7 +4,7 @@ is left to permit_release.
 
 KEYS     for each release   permits and leases, as those of permit_release
 ARGV     for each release   those of permit_release for one id: 5
-Returns  for each release   1 released, and what wake_waiters returns; 0 it was not held; 2 if permit_release has to be called: nothing
+Returns  for each release   1 released, or 3 if the waiter is to ask; 0 it was not held; 2 if permit_release has to be called: nothing
          was done
 ]]
 local keys_each, args_each = 2, 5

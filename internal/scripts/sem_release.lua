@@ -9,8 +9,8 @@ ARGV     1 expiry of the sequence key, ms   2 PUBLISH or SPUBLISH   3 channel   
          5 the waiter of the process that releases, or empty: see wake_waiters
          and per release   sequence number   permits   1 to add only if the semaphore exists else 0
          maximum of free permits or 0
-Returns  per release   1 added, 0 no semaphore, -1 above the maximum; to the first 1 is added what wake_waiters returns, or 2 if it
-         may have returned that to an earlier execution
+Returns  per release   1 added, 0 no semaphore, -1 above the maximum; 3 in place of the first 1 if the waiter is to ask: because
+         it was woken, or may have been by an earlier execution
 Errors   WRONGKIND the key holds no number
 ]]
 local permits, sequence_key, origin = KEYS[1], KEYS[2], KEYS[3]
