@@ -158,20 +158,22 @@ func TestLongQueue_NobodyIsForgotten(t *testing.T) {
 		rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
 		k.newWoken(t, rdb, name).setPermits(t, 2)
 		var all sync.WaitGroup
+		enough := time.Now().Add(5 * time.Second)
 		for process := range uint64(2) {
 			s := k.newWoken(t, redistest.Shared(t).Client(t), name)
 			for caller := range uint64(4) {
 				rng := rand.New(rand.NewPCG(process, caller))
 				all.Go(func() {
-					ctx := within(t, testTimeout)
-					for range 500 {
+					for time.Now().Before(enough) {
+						ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 						release, err := s.acquire(ctx, 1)
+						cancel()
 						if err != nil {
 							t.Error(err)
 							return
 						}
 						busyWait(time.Duration(rng.IntN(100)) * time.Microsecond)
-						if err := release(ctx); err != nil {
+						if err := release(t.Context()); err != nil {
 							t.Error(err)
 							return
 						}
