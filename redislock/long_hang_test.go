@@ -23,9 +23,10 @@ func TestLock_WhatAHangLeftBehindIsReleasedHoweverLongItWas(t *testing.T) {
 	w := newWheel(t, wheel.WithClock(clocktest.Fast(10)))
 	c := newClient(t, rdb, redislock.WithPoll(time.Second), redislock.WithWheel(w))
 	m := c.Mutex(name, redislock.WithLease(lease))
-	writeHold(t, rdb, name, time.Second)
+	writeHold(t, rdb, name, patience)
 	waiting := callAsync(func() (*redislock.Lock, error) { return m.Lock(t.Context()) })
 	awaitSubscription(t, rdb, name)
+	require.NoError(t, rdb.PExpire(t.Context(), name, time.Second).Err()) // it ends during the pause
 	server.Pause()
 	require.NoError(t, w.Sleep(t.Context(), 30*time.Second)) // for longer than a copy may be late: 3 s of the server
 	server.Resume()
