@@ -81,8 +81,8 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	}
 	c.rdb, c.base, c.sender = r.Client, r.Base, r.Sender
 	c.sender.Timeout = 4 * min(cfg.timeout, math.MaxInt64/4) // a late reply may have permits for waiters
-	if one, single := c.base.(*redis.Client); single && one.Options().ReadTimeout <= cfg.timeout {
-		c.sender.Timeout, c.bounded = cfg.timeout, true
+	if one, single := c.base.(*redis.Client); single && one.Options().ContextTimeoutEnabled {
+		c.sender.Timeout, c.bounded = cfg.timeout, true // else a new connection and a new script take a ReadTimeout each
 	}
 	c.calls.New = newCall
 	c.states.seed = maphash.MakeSeed()

@@ -2,10 +2,12 @@ package ratelimit_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
@@ -58,6 +60,29 @@ func TestTimeout_ThePolicyDecidesWhenItIsOver(t *testing.T) {
 				check(func() (ratelimit.Result, error) { return k.AllowUpTo(t.Context(), "u", 5) })
 			}
 			require.True(t, c.Stats().Down, "each of them counts as a failure")
+		})
+	}
+}
+
+// A first decision needs a connection, two greetings on it, and its script twice. They take one timeout together, also for
+// a caller whose context cannot end.
+func TestTimeout_AFirstDecisionTakesOne(t *testing.T) {
+	t.Parallel()
+	for _, bounded := range []bool{false, true} {
+		t.Run(fmt.Sprint("contexts bound calls: ", bounded), func(t *testing.T) {
+			t.Parallel()
+			const timeout = 500 * time.Millisecond
+			d := &redistest.FaultDialer{}
+			rdb := redistest.Start(t).Client(t, func(o *redis.Options) {
+				o.Dialer, o.ReadTimeout, o.ContextTimeoutEnabled = d.Dial, timeout, bounded
+			})
+			d.Delay(0, timeout*4/5)
+			c := newClient(t, rdb, ratelimit.WithTimeout(timeout), ratelimit.WithPolicy(ratelimit.FailOpen()))
+			require.Less(t, redistest.Running(t, func() {
+				r, err := c.Limiter("k", ratelimit.PerHour(10)).Allow(context.Background(), "u")
+				require.NoError(t, err)
+				require.Equal(t, ratelimit.SourceDegraded, r.Source)
+			}), 2*timeout)
 		})
 	}
 }
