@@ -55,6 +55,22 @@ func TestLocalShare_KeepsAStoredLimitDuringAnOutage(t *testing.T) {
 	})
 }
 
+// A tenant whose plan changes in an outage has no second share.
+func TestLocalShare_IsOneForAllLimitsOfAKey(t *testing.T) {
+	t.Parallel()
+	inOutage(t, func(t *testing.T, c *ratelimit.Client, answer func(string)) {
+		answer("!LOADING_Redis_is_loading")
+		k := c.Limiter("k", ratelimit.PerHour(20))
+		granted := int64(0)
+		for rate := range int64(20) {
+			r, err := k.With(ratelimit.PerHour(20-rate)).AllowUpTo(t.Context(), "key", 20)
+			require.NoError(t, err)
+			granted += r.Granted
+		}
+		require.EqualValues(t, 10, granted)
+	})
+}
+
 // A share without permits says when the next one comes.
 func TestLocalShare_AllowUpToNamesTheNextPermit(t *testing.T) {
 	t.Parallel()

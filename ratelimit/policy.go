@@ -161,6 +161,7 @@ type shareCount struct {
 }
 
 func (l *localShare) countLocked(id stateID, part Limit) shareCount {
+	id.options.limit = Limit{} // what was used under one limit of a key counts as time under the others, as in Redis
 	c := shareCount{id: id, p: newGCRAParams(part), limit: part, now: l.now()}
 	var known bool
 	c.tat, known = l.keys[id]
