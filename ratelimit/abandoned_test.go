@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -107,25 +108,49 @@ func TestAllow_ACallThatWasAbandonedIsNeverSent(t *testing.T) {
 // A reservation that was abandoned before it was sent is never sent, and one that was is given back.
 func TestReserve_WhatWasAbandonedIsGivenBack(t *testing.T) {
 	t.Parallel()
-	b := &barrier{}
-	rdb := redistest.Shared(t).Client(t)
-	rdb.AddHook(b)
-	c := newClient(t, rdb)
-	k, name := c.Limiter("k", ratelimit.PerHour(10)), redistest.Name(t)
-	require.NoError(t, second(k.Peek(t.Context(), name)))
-	open := b.shut()
-	defer open()
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- second(k.Reserve(ctx, name, 4)) }()
-	redistest.Poll(t, func() bool { return b.batches.Load() == 1 })
-	cancel()
-	require.ErrorIs(t, <-ended, context.Canceled)
-	open()
-	redistest.Poll(t, func() bool {
-		r, err := k.Peek(t.Context(), name)
-		return err == nil && r.Remaining == 10 && c.Stats().Scripts >= 4
-	})
+	for what, reserve := range map[string]func(ctx context.Context, c *ratelimit.Client, k *ratelimit.Limiter, key string) error{
+		"Reserve": func(ctx context.Context, _ *ratelimit.Client, k *ratelimit.Limiter, key string) error {
+			return second(k.Reserve(ctx, key, 4))
+		},
+		"TryReserve": func(ctx context.Context, _ *ratelimit.Client, k *ratelimit.Limiter, key string) error {
+			return second(k.TryReserve(ctx, key, 4))
+		},
+		"TryReserve of several limits": func(ctx context.Context, c *ratelimit.Client, k *ratelimit.Limiter, key string) error {
+			return second(c.All(k.Part(key), c.Limiter("other", ratelimit.PerHour(10)).Part(key).Cost(2)).TryReserve(ctx, 4))
+		},
+	} {
+		for kind, algorithm := range kinds {
+			t.Run(what+", "+kind, func(t *testing.T) {
+				t.Parallel()
+				b := &barrier{}
+				rdb := redistest.Shared(t).Client(t)
+				rdb.AddHook(b)
+				c := newClient(t, rdb)
+				k, name := c.Limiter("k", ratelimit.PerHour(10), ratelimit.WithAlgorithm(algorithm)), redistest.Name(t)
+				other := c.Limiter("other", ratelimit.PerHour(10))
+				require.NoError(t, second(k.Peek(t.Context(), name)))
+				open := b.shut()
+				defer open()
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- reserve(ctx, c, k, name) }()
+				redistest.Poll(t, func() bool { return b.batches.Load() == 1 })
+				cancel()
+				require.ErrorIs(t, <-ended, context.Canceled)
+				open()
+				returns := int64(1)
+				if strings.Contains(what, "several") {
+					returns = 2
+				}
+				redistest.Poll(t, func() bool { return c.Stats().Scripts >= 2+returns })
+				redistest.Poll(t, func() bool {
+					r, err := k.Peek(t.Context(), name)
+					both, otherErr := other.Peek(t.Context(), name)
+					return err == nil && otherErr == nil && r.Remaining == 10 && both.Remaining == 10
+				})
+			})
+		}
+	}
 }
 
 // No call fails because there are many.

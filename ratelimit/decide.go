@@ -149,7 +149,7 @@ func (s *keyState) decideInRedis(ctx context.Context, a ask, n int64) (Result, [
 	c := &call{n: n}
 	a.calls = []*call{c}
 	a.addRun(n, 1)
-	j, err := s.ask(ctx, a, false)
+	j, err := s.ask(ctx, a, a.stamped)
 	if err == nil {
 		return c.res, j.got.spans, c.err
 	}

@@ -272,6 +272,9 @@ func (j *job) finish(r *redisconn.Reply, at reading) {
 	}
 	s.mu.Unlock()
 	s.send(next)
+	if late = late || j.left; late && j.returns {
+		s.giveBackLate(got.spans)
+	}
 	j.over()
 }
 
@@ -376,20 +379,35 @@ func (j *job) settleLineLocked(at reading) {
 	}
 }
 
-// settleLateLocked disposes of permits that were granted after their callers had left. Waiters in line use
-// them, a reservation is given back, and permits of other calls count as used.
+// settleLateLocked disposes of permits that were granted after their callers had left: waiters in line use them.
+// A reservation is given back by giveBackLate, and permits of other calls count as used.
 func (j *job) settleLateLocked(got answer) (next *job) {
 	s := j.state
-	switch {
-	case j.kind == jobLine:
-		s.line.charged.add(got.spans...)
-		return s.pumpLocked(s.client.now())
-	case j.returns && len(got.spans) > 0:
-		s.client.gate.EnterInside()
-		next = s.makeJobLocked(jobGiveBack, s.client.now())
-		next.back = got.spans
+	if j.kind != jobLine {
+		return nil
 	}
-	return next
+	s.line.charged.add(got.spans...)
+	return s.pumpLocked(s.client.now())
+}
+
+// giveBackLate gives back what was charged for a caller who has left, to each limit alone.
+func (s *keyState) giveBackLate(charged []span) {
+	all, several := s.algorithm.(*combination)
+	for i, back := range charged {
+		of := s
+		if several {
+			of = s.client.use(all.parts[i].id, all.parts[i].algorithm)
+		} else {
+			of.hold()
+		}
+		of.mu.Lock()
+		s.client.gate.EnterInside()
+		j := of.makeJobLocked(jobGiveBack, s.client.now())
+		j.back = []span{back}
+		of.mu.Unlock()
+		of.send(j)
+		of.release()
+	}
 }
 
 // noteLocked records a snapshot, unless the known one is later.
