@@ -11,6 +11,7 @@ import (
 
 	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -20,6 +21,9 @@ func settling(t *testing.T, opts ...ratelimit.Option) (*ratelimit.Client, *redis
 	t.Helper()
 	d := &redistest.FaultDialer{}
 	rdb := redistest.Shared(t).Client(t, func(o *redis.Options) { o.Dialer = d.Dial })
+	for _, s := range scripts.All() { // or the answer that is lost says only that a script is not there
+		require.NoError(t, rdb.ScriptLoad(t.Context(), s.Source()).Err())
+	}
 	opts = append([]ratelimit.Option{ratelimit.WithTimeout(patience), ratelimit.WithBreaker(1<<30, time.Second)}, opts...)
 	c := newClient(t, rdb, opts...)
 	t.Cleanup(func() { d.Set(redistest.Pass); d.Reset() })
