@@ -27,7 +27,6 @@ import (
 type Client struct {
 	rdb      redis.UniversalClient
 	base     redis.UniversalClient // the client of a known type that rdb is or embeds; knows the nodes
-	bounded  bool                  // a call on the goroutine of its caller does not outlast the timeout
 	noCache  bool                  // the last answer of Redis denies nothing
 	wheel    *wheel.Wheel
 	logger   *slog.Logger
@@ -81,9 +80,6 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	}
 	c.rdb, c.base, c.sender = r.Client, r.Base, r.Sender
 	c.sender.Timeout = 4 * min(cfg.timeout, math.MaxInt64/4) // a late reply may have permits for waiters
-	if one, single := c.base.(*redis.Client); single && one.Options().ContextTimeoutEnabled {
-		c.sender.Timeout, c.bounded = cfg.timeout, true // else a new connection and a new script take a ReadTimeout each
-	}
 	c.calls.New = newCall
 	c.states.seed = maphash.MakeSeed()
 	c.breakers = breakers{client: c, policy: cfg.policy, threshold: cfg.failures, every: cfg.probe}

@@ -58,7 +58,7 @@ func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	s.sendFor(ctx, j)
+	s.send(j)
 	select {
 	case <-c.done:
 	default:

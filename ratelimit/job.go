@@ -99,16 +99,6 @@ func (s *keyState) send(j *job) {
 	}
 }
 
-// sendFor sends a job for a caller that waits for it. The caller's goroutine carries it if its time is bounded
-// by the timeout and nothing else can end the wait.
-func (s *keyState) sendFor(ctx context.Context, j *job) {
-	if j != nil && s.client.bounded && ctx.Done() == nil {
-		s.client.sender.SubmitHere(&j.call, j, s.route())
-		return
-	}
-	s.send(j)
-}
-
 // Build implements calls.Caller.
 func (j *job) Build() (calls.Call, bool) {
 	s := j.state
@@ -424,7 +414,7 @@ func (s *keyState) ask(ctx context.Context, a ask, returns bool) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.sendFor(ctx, j)
+	s.send(j)
 	return j, j.wait(ctx)
 }
 

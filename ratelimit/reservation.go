@@ -241,11 +241,7 @@ func (r *Reservation) settleOnce(ctx context.Context, began time.Duration, used 
 			err = failed
 			continue
 		}
-		if len(r.charges) == 1 && s.client.now()-began < debtRepeat { // else less than the timeout is left
-			s.sendFor(ctx, j)
-		} else {
-			s.send(j)
-		}
+		s.send(j)
 		sent = append(sent, settlement{c, j})
 	}
 	for _, s := range sent {

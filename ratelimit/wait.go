@@ -33,7 +33,7 @@ func (s *keyState) reportWaited(ctx context.Context, of subject, w *waiter, err 
 }
 
 func (s *keyState) waitInLine(ctx context.Context, w *waiter, j *job, done <-chan error) error {
-	s.sendFor(ctx, j)
+	s.send(j)
 	select {
 	case err := <-done:
 		return err
