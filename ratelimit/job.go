@@ -246,8 +246,12 @@ func (j *job) finish(r *redisconn.Reply, at reading) {
 	s.mu.Lock()
 	j.refused = err != nil && !r.Ambiguous
 	var next *job
+	var unused []span
 	switch {
 	case late || j.left:
+		if j.returns {
+			unused = got.spans
+		}
 		if err == nil {
 			next = j.settleLateLocked(got)
 		} else if j.keepBackLocked(err) {
@@ -262,9 +266,7 @@ func (j *job) finish(r *redisconn.Reply, at reading) {
 	}
 	s.mu.Unlock()
 	s.send(next)
-	if late = late || j.left; late && j.returns {
-		s.giveBackLate(got.spans)
-	}
+	s.giveBackLate(unused)
 	j.over()
 }
 
@@ -369,8 +371,8 @@ func (j *job) settleLineLocked(at reading) {
 	}
 }
 
-// settleLateLocked disposes of permits that were granted after their callers had left: waiters in line use them.
-// A reservation is given back by giveBackLate, and permits of other calls count as used.
+// settleLateLocked takes note of a grant whose callers have left. The line keeps its permits for its waiters. Permits
+// of other calls count as used, unless giveBackLate gives them back. It returns the job to send.
 func (j *job) settleLateLocked(got answer) (next *job) {
 	s := j.state
 	if j.kind != jobLine {
@@ -380,7 +382,7 @@ func (j *job) settleLateLocked(got answer) (next *job) {
 	return s.pumpLocked(s.client.now())
 }
 
-// giveBackLate gives back what was charged for a caller who has left, to each limit alone.
+// giveBackLate gives back what a caller has left. charged has one span for each limit, and each limit gets a script.
 func (s *keyState) giveBackLate(charged []span) {
 	all, several := s.algorithm.(*combination)
 	for i, back := range charged {

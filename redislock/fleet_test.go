@@ -168,7 +168,8 @@ func TestFleet_AWaiterThatDoesNotAnswerIsPassedOver(t *testing.T) {
 	}
 }
 
-// A holder that got the lock in the line dies, and the next one is stopped: the one behind asks when the lease has ended.
+// A holder that has waited in the line dies, and the next waiter is stopped. Then the waiter behind that one asks when the
+// lease has ended.
 func TestFleet_AHolderDiesBeforeOneThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	type locks interface {

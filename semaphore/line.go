@@ -55,10 +55,8 @@ func (c *Client) leaveLine(name string, fair bool, waiter string) {
 	})
 }
 
-// inLine returns the argument with which a batch asks from its place in the line: the waiter, the ms for which it
-// counts as alive, = if the first request that waits is that of the last call too, and how many ms each request has
-// waited, or "-" if it does not wait, and "0" if more wait behind them. It returns "" if no request waits, or the
-// process cannot enter the line.
+// inLine returns the argument with which a batch asks from its place in the line, as permit_acquire.lua describes.
+// It is "" if no request waits, or if the process cannot enter the line.
 func inLine[T any](
 	c *Client, lines *line.Lines[string], name string, batch []*waitqueue.Waiter[T], more bool,
 	of func(*T) *acquisition,

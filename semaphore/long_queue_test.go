@@ -151,8 +151,8 @@ func TestLongQueue_TheReplyToAReleaseIsLost(t *testing.T) {
 	})
 }
 
-// Callers of two processes come and go all the time. Whoever waits is woken by a release, whichever call of its process
-// was on its way then: nobody polls.
+// Callers of two processes come and go all the time. A release wakes the one that waits, whatever calls of its process are
+// in flight. Nobody waits for a poll.
 func TestLongQueue_NobodyIsForgotten(t *testing.T) {
 	forEachKind(t, func(t *testing.T, k kind) {
 		rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)

@@ -208,7 +208,7 @@ func (l *Lines[K]) Releases(key K) (waiter string) {
 	return p.waiter
 }
 
-// Asks begins an attempt of the queue.
+// Asks makes the queue of a key ask, because a release has told its waiter to.
 func (l *Lines[K]) Asks(key K) {
 	if p := l.placeOf(key); p != nil {
 		p.wake(0)

@@ -9,9 +9,9 @@ KEYS     1 permits (string: free permits)
 ARGV     1 PUBLISH or SPUBLISH   2 channel   3 expiry of the fence, ms, which begins anew once an hour
          4 idle expiry, ms, or 0   5 permits of all requests
          6 declared number of permits, set with the first grant if none is set, or 0
-         7 to wait in the line: the waiter, a blank, the ms for which it counts as alive, a blank, = if the first request that waits was
-         that of the last call too, and, separated by commas, the ms for which each request has waited, or - if it does not wait, and 0
-         if more wait behind these; else empty
+         7 empty, or to wait in the line: the waiter, a blank, the ms for which it counts as alive, a blank,
+           = if the first request that waits was that of the last call too,
+           and with commas: for each request the ms for which it has waited, or - if it does not wait; then 0 if more requests wait
          and per request   lease, ms   number of permits   their ids, 16 bytes each
 Returns  {1 if the permits are set or declared else 0, free, held, ms to the next end of a lease or of the semaphore, or -1,
          then per request its token or 0, and of a waiter its place in the line and unheard: see take_place}; the next end is set only if

@@ -1,7 +1,7 @@
 -- Lets the waiter into the line if one of its requests has to wait, and out of it otherwise. place is 1, 2, or 3 for any behind them; 0 if
 -- Redis does not let it in; -1 if it does not have to be there. A waiter that comes again keeps its place, because it says how long it has
--- waited. unheard is 1 if it is first: then it also listens on the channel of the semaphore, for releases of Redisson, which wake nobody in
--- the line; a fair one has none. A large request that is first and does not fit keeps others off what is left to it.
+-- waited. unheard is 1 if it is first. Then it also listens on the channel of the semaphore, because releases of Redisson wake nobody in
+-- the line. A fair semaphore has no such channel. A large request that is first and does not fit keeps others off what is left to it.
 local place, unheard = -1, 0
 if waiter then
   if not line_now then
