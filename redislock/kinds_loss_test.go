@@ -38,21 +38,26 @@ func renewalKeepsTheLock(t *testing.T, lut *lockUnderTest) {
 func renewalRestoresExpiry(t *testing.T, lut *lockUnderTest) {
 	const lease, shorter = safeLease, safeLease - 500*time.Millisecond
 	l := lut.mustLock(t, redislock.WithLease(lease))
-	lasts := func(more time.Duration) {
+	// lasts waits until each part expires after an instant, whenever the test looks; they are not renewed at the same time.
+	lasts := func(until time.Time) {
 		t.Helper()
-		for _, name := range lut.parts { // which are not renewed at the same time
-			poll(t, func() bool { return lut.rdb.PTTL(t.Context(), name).Val() > more })
+		for _, name := range lut.parts {
+			poll(t, func() bool {
+				now := time.Now()
+				left := lut.rdb.PTTL(t.Context(), name).Val()
+				return left > 0 && now.Add(left).After(until)
+			})
 		}
 	}
 	for _, name := range lut.parts {
 		require.True(t, lut.rdb.PExpire(t.Context(), name, shorter).Val())
 	}
-	lasts(shorter)
+	lasts(time.Now().Add(shorter + 100*time.Millisecond))
 	if lut.kind != "read" { // a reader without expiry may have joined
 		for _, name := range lut.parts {
 			require.True(t, lut.rdb.Persist(t.Context(), name).Val())
 		}
-		lasts(0)
+		lasts(time.Now())
 	}
 	require.NoError(t, l.Err())
 	mustUnlock(t, l)

@@ -16,13 +16,14 @@ import (
 // newFaultyClient returns a connected client without retries behind a dialer.
 func newFaultyClient(t *testing.T, opts ...func(*redis.Options)) (*redistest.FaultDialer, *redis.Client) {
 	t.Helper()
-	d := &redistest.FaultDialer{Timeout: 100 * time.Millisecond}
+	const timeout = time.Second // the calls that are answered take less, beside a busy machine too
+	d := &redistest.FaultDialer{Timeout: timeout}
 	opts = append([]func(*redis.Options){func(o *redis.Options) {
 		o.Dialer = d.Dial
 		o.MaxRetries = -1
 		o.DialerRetries = 1
 		o.PoolSize = 1
-		o.ReadTimeout = 100 * time.Millisecond
+		o.ReadTimeout = timeout
 	}}, opts...)
 	rdb := redistest.Shared(t).Client(t, opts...)
 	require.NoError(t, rdb.Ping(t.Context()).Err())
