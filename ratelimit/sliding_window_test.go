@@ -329,7 +329,7 @@ func TestSlidingWindow_EachLimitOfAKeyHoldsInItsWindows(t *testing.T) {
 		for range 2000 {
 			at, n := rng.IntN(len(limits)), 1+rng.Int64N(3)
 			if rng.IntN(40) == 0 {
-				s.now += rng.Int64N(2_000_000)
+				s.now += rng.Int64N(20_000_000)
 			} else {
 				s.now += rng.Int64N(900)
 			}
@@ -342,6 +342,36 @@ func TestSlidingWindow_EachLimitOfAKeyHoldsInItsWindows(t *testing.T) {
 			}
 		}
 		require.Len(t, granted, len(limits), "each is granted something")
+	}
+}
+
+// A client that takes turns between two limits gets no more of each than its definition, in any time.
+func TestSlidingWindow_ALimitHoldsWhileAnotherIsUsed(t *testing.T) {
+	t.Parallel()
+	long := perSeconds(10, 60)
+	for _, short := range []ratelimit.Limit{perSeconds(3, 1), perSeconds(50, 6), perSeconds(9, 7)} {
+		for seed := range uint64(4) {
+			s, rng := newSlidingServer(t), rand.New(rand.NewPCG(seed, 1))
+			k := newClient(t, s.rdb).Limiter("k", long, bySliding)
+			granted := map[ratelimit.Limit][]oracle.Grant{}
+			for range 300 {
+				limit := []ratelimit.Limit{long, short}[rng.IntN(2)]
+				for range 1 + rng.IntN(12) {
+					if r, _ := s.ask(k.With(limit), 1); r.Allowed {
+						now := s.now * int64(time.Millisecond)
+						granted[limit] = append(granted[limit], oracle.Grant{Call: now, Return: now, N: 1})
+					}
+					s.now += rng.Int64N(100)
+				}
+				if s.now += rng.Int64N(20_000); rng.IntN(4) == 0 {
+					s.now += rng.Int64N(180_000)
+				}
+			}
+			for limit, grants := range granted {
+				require.Greater(t, len(grants), 50, limit)
+				require.LessOrEqual(t, oracle.Excess(grants, oracle.Limit(limit).BucketBound()), 0.0, "%v, seed %d", limit, seed)
+			}
+		}
 	}
 }
 
@@ -365,11 +395,18 @@ func TestSlidingWindow_TheLongerPerHolds(t *testing.T) {
 	r, _ := s.ask(k.With(minute), 1)
 	require.Equal(t, 3600*time.Second-20*time.Minute-30*time.Second, r.RetryAfter)
 	s.now += r.RetryAfter.Milliseconds()
-	require.False(t, allowed(minute, 1), "sixty count as if they were used in the last ms of the hour")
-	s.now += 59_000
-	require.True(t, allowed(minute, 9), "and are forgotten after a minute")
+	require.False(t, allowed(minute, 1), "the share of sixty is above ten")
+	s.now += 50 * 60_000
+	require.False(t, allowed(minute, 1))
+	s.now += 4 * 60_000
+	require.True(t, allowed(minute, 4), "six of sixty are left")
+	s.now += 5 * 60_000
+	require.True(t, allowed(minute, 4))
+	require.False(t, allowed(minute, 2), "the window is still an hour long")
+	s.now += 2 * 60_000
+	require.True(t, allowed(minute, 10), "and then a minute")
 	s.now += 60_000
-	require.True(t, allowed(minute, 1))
+	require.False(t, allowed(minute, 10))
 }
 
 // The clock of the server steps.

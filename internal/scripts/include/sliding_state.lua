@@ -15,20 +15,21 @@ end
 -- were granted there, and no longer in this one.
 --
 -- The form of a state is "index:previous:current:length", with current without owed. If charges can be given back or permits are owed,
--- it ends in "@stamp:owed": an instant, or 0, that tells this state from those of other times and lengths.
+-- it ends in "@stamp:owed": an instant, or 0, that tells this state from those of other times and lengths. If only shorter lengths were
+-- used in the current window, it ends in "@stamp:owed:1".
 --
--- If the length of the state and that of the call differ, the longer one holds until the current window ends. Permits counted by the
--- shorter length count in the current window of the longer one. Permits counted by the longer length count, when their window has
--- ended, as if they were granted in its last ms.
+-- If the length of the state and that of the call differ, the longer one holds: until the window ends that follows the last one in which
+-- the longer length was used, so that the share of its permits counts. Permits counted by the shorter length count in the current window
+-- of the longer one. Permits counted by the longer length count, when their window has ended, as if they were granted in its last ms.
 --
 -- A window ahead of the clock has not begun, and elapsed is negative: the clock was set back. A window that is ahead by more than its
 -- length and a minute counts as none. A number with an unknown suffix that expires is of a later version: the limit is used up until it
 -- expires, and length is 0. Any other value that is not in the form is no state.
 local function sliding_state(key, value, now, limit, length)
   local longest, most = 315360000000, 4294967295
-  local index, previous, current, lasts, stamp, owed = string.match(value or '', '^(%d+):(%d+):(%d+):(%d+)$')
+  local index, previous, current, lasts, stamp, owed, shorter = string.match(value or '', '^(%d+):(%d+):(%d+):(%d+)$')
   if value and not index then
-    index, previous, current, lasts, stamp, owed = string.match(value, '^(%d+):(%d+):(%d+):(%d+)@(%d+):(%d+)$')
+    index, previous, current, lasts, stamp, owed, shorter = string.match(value, '^(%d+):(%d+):(%d+):(%d+)@(%d+):(%d+):?(1?)$')
   end
   if value and not index and string.find(value, '^%d') then
     local left = math.min(redis.call('PTTL', key), longest)
@@ -42,28 +43,31 @@ local function sliding_state(key, value, now, limit, length)
   if index * lasts > now + math.max(lasts, length) + 60000 then
     index, previous, current, stamp, owed = 0, 0, 0, 0, 0
   end
-  if lasts > length and now >= (index + 1) * lasts then
-    index, previous, current, lasts = math.floor(((index + 1) * lasts - 1) / length), 0, math.min(current + owed, most), length
-    stamp, owed = 0, 0
+  shorter = shorter == '1'
+  local until_index = index + (shorter and 1 or 2)
+  if lasts > length and now >= until_index * lasts then
+    index, previous, lasts = math.floor((until_index * lasts - 1) / length), 0, length
+    current, stamp, owed = math.min(shorter and current + owed or owed, most), 0, 0
   end
   local later = math.max(0, math.floor(now / lasts) - index)
   if later > 0 then
     index, previous, current = index + later, later == 1 and current or later == 2 and owed or 0, later == 1 and owed or 0
     stamp, owed = later == 1 and stamp or 0, 0
   end
+  shorter = lasts > length and (shorter or later > 0)
   if lasts < length then
     index, previous, current = math.floor(math.max(now, index * lasts) / length), 0, math.min(previous + current + owed, 2 * most)
     lasts, stamp, owed = length, 0, 0
   end
   local s = {previous = previous, current = current + owed, length = lasts, elapsed = now - index * lasts, index = index}
-  s.stamp, s.owed, s.used = stamp, owed, sliding_used(s)
+  s.stamp, s.owed, s.shorter, s.used = stamp, owed, shorter, sliding_used(s)
   return s
 end
 -- sliding_text returns the text of a state, and the ms until none of its permits count.
 local function sliding_text(s)
   local text = string.format('%.0f:%.0f:%.0f:%.0f', s.index, s.previous, s.current - s.owed, s.length)
-  if s.stamp > 0 or s.owed > 0 then
-    text = string.format('%s@%.0f:%.0f', text, s.stamp, s.owed)
+  if s.stamp > 0 or s.owed > 0 or s.shorter then
+    text = string.format('%s@%.0f:%.0f%s', text, s.stamp, s.owed, s.shorter and ':1' or '')
   end
   return text, (s.owed > 0 and 3 or 2) * s.length - s.elapsed
 end
