@@ -347,7 +347,16 @@ func (l *line) missesDeadline(w *waiter, now time.Duration, k *knowledge) bool {
 	// Prepaid permits serve some waiters ahead of it, and so may the permits for waiters behind it that are
 	// gone.
 	total := max(w.n, w.place-l.gone) - l.charged.n
-	return total > 0 && now+k.wait(total, now) > w.deadline
+	if total <= 0 {
+		return false
+	}
+	wait := k.wait(total, now)
+	if l.charged.n == 0 { // the one request needs its permits at once, whoever is ahead
+		if r, denied := k.snapshot.cachedDenial(w.n, now-k.sent); denied {
+			wait = max(wait, r.RetryAfter)
+		}
+	}
+	return wait > w.deadline-now
 }
 
 // knowledge is the last answer of Redis about a key.

@@ -1,6 +1,7 @@
 package ratelimit_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -9,6 +10,29 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
+
+// A waiter for all permits of a sliding window is told at once that they are not there together before its deadline: the
+// share of the permits of this window that the next one counts delays them.
+func TestWait_AHopelessWaiterOfASlidingWindowIsToldAtOnce(t *testing.T) {
+	t.Parallel()
+	inOutage(t, func(t *testing.T, c *ratelimit.Client, answer func(string)) {
+		limit := ratelimit.Limit{Rate: 10, Per: 10 * time.Second}
+		k := c.Limiter("k", limit, ratelimit.WithAlgorithm(ratelimit.SlidingWindow))
+		answer("( 10 4 10000 5000 1 )") // 10 in the window before, 4 and one more in this one, of which half is over
+		r, err := k.Allow(t.Context(), "key")
+		require.NoError(t, err)
+		require.True(t, r.Allowed)
+		answer("( 10 5 10000 5000 0 )")
+		for within, want := range map[time.Duration]error{14 * time.Second: ratelimit.ErrWouldExceedDeadline, 16 * time.Second: nil} {
+			ctx, cancel := context.WithTimeout(t.Context(), within)
+			began := time.Now()
+			err := k.WaitN(ctx, "key", 10)
+			cancel()
+			require.ErrorIs(t, err, ratelimit.ErrWouldExceedDeadline)
+			require.Equal(t, want != nil, time.Since(began) == 0, within)
+		}
+	})
+}
 
 // A waiter far back in a line is told at once that its deadline comes before its turn.
 func TestWait_ThoseAheadCountForTheDeadline(t *testing.T) {
