@@ -97,8 +97,9 @@ func WithKeepAlive(d time.Duration) SetOption {
 	return setOptionFunc(func(c *setConfig) { c.keepAlive = d })
 }
 
-// WithState keeps the previous grants: they count under the new limit. By default, and always if the scope
-// changes, they are forgotten. It has no effect on TrySetRate.
+// WithState keeps the previous grants: they count under the new limit. Those that are older than the previous interval
+// have left the log, so they do not count under a longer one. By default, and always if the scope changes, all are
+// forgotten. It has no effect on TrySetRate.
 func WithState() SetOption { return setOptionFunc(func(c *setConfig) { c.keepState = true }) }
 
 // TrySetRate sets the limit if none is set, and reports whether it did.
