@@ -317,8 +317,8 @@ func (k *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservatio
 
 // TryReserve is AllowN for a cost that is known only later: if it grants the request, Result.Reservation settles the
 // permits. Blocking, the policy, n = 0 and errors are those of AllowN, but the call shares no script with others.
-// Unlike AllowN it does not use permits that Redis has charged for waiters that have left since. If ctx ends first, the
-// Client tries to give the permits back in the background.
+// It does not use permits that were charged for waiters who have left; AllowN does. If ctx ends first, the Client tries
+// to give the permits back in the background.
 func (k *Limiter) TryReserve(ctx context.Context, key string, n int64) (Result, error) {
 	began := k.client.start()
 	s, err := k.use(ctx, "reserve", key, n)

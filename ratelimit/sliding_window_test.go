@@ -375,7 +375,7 @@ func TestSlidingWindow_ALimitHoldsWhileAnotherIsUsed(t *testing.T) {
 	}
 }
 
-// A longer Per holds until the window ends, and what was used under a shorter one counts.
+// A longer Per holds in the window in which it was used and in the next one. What was used under a shorter one counts.
 func TestSlidingWindow_TheLongerPerHolds(t *testing.T) {
 	t.Parallel()
 	s := newSlidingServer(t)

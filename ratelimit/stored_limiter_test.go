@@ -228,7 +228,8 @@ func TestStoredLimiter_BigRequestsAreNotOvertakenAndPayOneRoundTripMore(t *testi
 	for range 20 {
 		take(t, l, 1, true)
 	}
-	// R5: twenty entries have to leave; Redisson asks once for each. After an answer that was slow, the line looks early.
+	// R5: twenty entries have to leave, and Redisson asks once for each of them. The line asks twice, and more often if an
+	// answer was slow: then it asks early.
 	n := trips.trips(func() { require.NoError(t, l.WaitN(ctx, 20)) })
 	t.Logf("%d round trips", n)
 	require.LessOrEqual(t, n, int64(4))

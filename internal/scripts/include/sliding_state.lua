@@ -18,9 +18,9 @@ end
 -- it ends in "@stamp:owed": an instant, or 0, that tells this state from those of other times and lengths. If only shorter lengths were
 -- used in the current window, it ends in "@stamp:owed:1".
 --
--- If the length of the state and that of the call differ, the longer one holds: until the window ends that follows the last one in which
--- the longer length was used, so that the share of its permits counts. Permits counted by the shorter length count in the current window
--- of the longer one. Permits counted by the longer length count, when their window has ended, as if they were granted in its last ms.
+-- If the length of the state and that of the call differ, the longer one holds. It holds in the last window in which it was used, and in the
+-- window after that, where the share of its permits counts. Permits counted by the shorter length count in the current window of the longer
+-- one. When the longer length ends, the permits of its last window count as if they were granted in the last ms of that window.
 --
 -- A window ahead of the clock has not begun, and elapsed is negative: the clock was set back. A window that is ahead by more than its
 -- length and a minute counts as none. A number with an unknown suffix that expires is of a later version: the limit is used up until it
