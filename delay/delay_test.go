@@ -26,7 +26,12 @@ func serve(t testing.TB, q *delay.Queue, workers int, handle func(context.Contex
 	go func() { done <- q.Serve(ctx, workers, handle) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
-		require.NoError(t, <-done)
+		select {
+		case err := <-done:
+			require.NoError(t, err)
+		case <-time.After(redistest.Patience): // of a test that has failed
+			t.Error("a handler does not return")
+		}
 	})
 	t.Cleanup(stop)
 	return stop
