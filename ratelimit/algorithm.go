@@ -37,6 +37,7 @@ type traits struct {
 	entries     bool          // a charge has an id, and is for one request that uses all of it
 	atOnce      bool          // permits are charged only when they can be used
 	canGiveBack bool          // unused permits can be given back
+	reserves    bool          // permits can be charged long before they can be used, and given back in any order
 	keep        time.Duration // how long unused permits stay, for later waiters, when the line is empty
 }
 
@@ -99,6 +100,7 @@ type ask struct {
 	inOrder bool          // the first denied request denies the rest
 	coming  int64         // the number of requests at the end that are for waiters yet to come
 	ahead   time.Duration // how early a permit may be charged before it can be used
+	holds   bool          // the process has charged permits: for the first of its requests ahead is the bound
 	stamped bool          // a settlement can give a part of the one charge back; for windows it is not made ahead
 	back    []span        // charges to take back first
 	debt    int64         // permits to charge whatever the state is,
@@ -113,21 +115,29 @@ type ask struct {
 
 // equalRequests is a number of consecutive requests for the same number of permits. A script gets each run
 // once, so a thousand callers cost three arguments.
-type equalRequests struct{ n, count int64 }
+type equalRequests struct {
+	n, count int64
+	within   time.Duration // for reservations: the bound of the first request, if it is not that of the ask
+	waiter   *waiter       // whose deadline within is: it is refused without it, and those behind it are not
+}
 
 // addRun adds requests to the runs.
-func (a *ask) addRun(n, count int64) {
-	if last := len(a.runs) - 1; last >= 0 && a.runs[last].n == n {
-		a.runs[last].count += count
-		return
+func (a *ask) addRun(n, count int64) { a.add(equalRequests{n: n, count: count}) }
+
+func (a *ask) add(r equalRequests) {
+	if last := len(a.runs) - 1; last >= 0 && r.waiter == nil {
+		if like := a.runs[last]; like.n == r.n && like.within == r.within && like.waiter == nil {
+			a.runs[last].count += r.count
+			return
+		}
 	}
-	a.runs = append(a.runs, equalRequests{n, count})
+	a.runs = append(a.runs, r)
 }
 
 // permits returns the permits of the requests that the script granted.
 func (a *ask) permits(granted []int64) (n int64) {
 	for k, r := range a.runs {
-		n += granted[k] * r.n
+		n += max(0, granted[k]) * r.n
 	}
 	return n
 }
@@ -170,6 +180,7 @@ type answer struct {
 	snapshot snapshot
 	granted  []int64 // granted requests of each run
 	spans    []span  // permits charged for waiters
+	period   int64   // of the state, if its charges can be given back; see span
 	booked   int64   // permits of a debt that were charged
 	takenBack,
 	exceeding bool // a charge was taken back, or some request was for more than the limit and so denied for good
@@ -209,6 +220,14 @@ func replayOne(s replayed, n, one int64, granted bool) Result {
 	return r
 }
 
+// inPieces makes the result of a request for n permits, which Redis denied, a denial if what is free is in pieces.
+func inPieces(s replayed, n int64, r *Result) {
+	if g, ok := s.(*gcraSnapshot); ok && g.pieces > 0 {
+		r.RetryAfter, r.Remaining = g.behind(n), min(r.Remaining, n-1)
+		r.Allowed = r.RetryAfter == 0
+	}
+}
+
 // replay gives each call its result. granted is the number of requests of each run that the script granted: the
 // first ones.
 func (a *ask) replay(granted []int64, s replayed) {
@@ -219,7 +238,9 @@ func (a *ask) replay(granted []int64, s replayed) {
 		}
 		for at, c := range calls[:r.count] {
 			granted := int64(at) < granted[k]
-			c.res = replayOne(s, c.n, 1, granted)
+			if c.res = replayOne(s, c.n, 1, granted); !granted && c.n > 0 {
+				inPieces(s, c.n, &c.res)
+			}
 			c.res.Allowed = granted || c.n == 0 && c.res.Remaining > 0
 		}
 		calls = calls[r.count:]

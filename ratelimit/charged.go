@@ -20,23 +20,26 @@ func (r reading) notAfter(us int64) time.Duration  { return r.sent + micros(us-r
 // span is a run of prepaid permits: charged to a key and not used yet. Each of them has a time in which the
 // limit allows its use: not before its place in the limit's order has come, and not after another burst could
 // follow it. A request uses permits at the first instant at which all of them can be used and the request
-// exists. So no stretch of time holds more than the limit, whatever becomes of the waiters for which permits
-// were charged.
+// exists, or at most latePlaces later. So no stretch of time holds more than the limit, whatever becomes of the
+// waiters for which permits were charged.
 type span struct {
 	n int64
 
 	// For windows and logs: when all of them can be used, by the Client's clock.
 	from, until time.Duration
 
-	// For GCRA: the permit at place i is worth the i-th stretch of the server's time from start on. It can be
-	// used from a whole burst before the end of that stretch until the stretch begins.
+	// For GCRA: places of unit permits each, which follow each other from start on, on the server's clock. A place can
+	// be used from a whole burst before its end until it begins, by a waiter for as many permits, or in part for fewer.
 	start gcraTime
+	unit  int64 // permits of each of its places, which a waiter for as many takes
+	ahead bool  // it was charged before it could be used
 	at    reading
 
 	// What Redis needs to give a part of the charge back. For GCRA: an instant that tells the state from others, and
 	// us given back since. For windows: an instant, and for sliding windows the number of the window.
 	period, returned, index int64
 
+	added int64  // permits that were ever charged before
 	entry string // for a log: the entry, which waiters use as a whole
 	stay  int64  // for a log: permits of the entry that are not given back
 }
@@ -66,18 +69,49 @@ func (c *charged) atOnce() bool { return c.algorithm.traits().atOnce }
 
 func (c *charged) add(spans ...span) {
 	for _, s := range spans {
-		c.spans = append(c.spans, s)
-		c.n += s.n
+		s.added = c.added
 		c.added += s.n
+		c.insert(s)
 	}
+}
+
+// insert puts a span where its permits can be used in order.
+func (c *charged) insert(s span) {
+	c.n += s.n
+	at := len(c.spans)
+	for c.reserves() && at > 0 && s.start.less(c.spans[at-1].start) {
+		at--
+	}
+	c.spans = slices.Insert(c.spans, at, s)
 }
 
 // dropUntil drops the permits that were charged before added exceeded the given value.
 func (c *charged) dropUntil(added int64) {
-	if remaining := c.n - (c.added - added); remaining > 0 {
-		c.remove(remaining, true)
+	c.drop(func(s *span) bool { return s.added < added })
+}
+
+// drop removes permits that nobody may use any more. Entries of a log are to be given back.
+func (c *charged) drop(which func(*span) bool) {
+	c.spans = slices.DeleteFunc(c.spans, func(s span) bool {
+		if !which(&s) {
+			return false
+		}
+		if c.n -= s.n; s.entry != "" {
+			c.back = append(c.back, s)
+		}
+		return true
+	})
+}
+
+// adopt is called with the period that the state has: permits that were charged in another one are void.
+func (c *charged) adopt(period int64) {
+	if c.reserves() {
+		c.drop(func(s *span) bool { return s.period != period })
 	}
 }
+
+// reserves reports whether permits are charged long before they can be used.
+func (c *charged) reserves() bool { return c.algorithm.traits().reserves }
 
 // ready drops the permits that are too late for a request for n permits that has waited since then. It returns
 // when the request can have its permits, or how many are missing.
@@ -123,6 +157,53 @@ func (c *charged) remove(n int64, unused bool) {
 	if c.spans = slices.Delete(c.spans, 0, gone); len(c.spans) == 0 {
 		c.spans = nil
 	}
+}
+
+// place returns the number of the first span that has places for n permits, or -1.
+func (c *charged) place(n int64) int {
+	return slices.IndexFunc(c.spans, func(s span) bool { return s.unit == n })
+}
+
+// placeAt returns when the first place of a span can be used, and when it is too late for that.
+func (c *charged) placeAt(s *span) (at, late time.Duration) {
+	at = c.algorithm.fit([]span{*s}, s.unit, -never/2).at
+	return at, max(at, s.at.got) + latePlaces
+}
+
+// leavePlace takes the first place of a span out. If it is unused, it is to be given back.
+func (c *charged) leavePlace(i int, unused bool) {
+	s := &c.spans[i]
+	part := *s
+	if part.n = s.unit; unused {
+		c.back = append(c.back, part)
+	}
+	c.n -= part.n
+	if c.algorithm.skip(s, part.n); s.n == 0 {
+		c.spans = slices.Delete(c.spans, i, i+1)
+	}
+}
+
+// trim gives back the last places that no waiter takes, as far as they cannot be used before an instant. surplus is how
+// many there are for a number of permits. It reports whether there were any.
+func (c *charged) trim(surplus map[int64]int64, before time.Duration) (some bool) {
+	for i := len(c.spans) - 1; i >= 0; i-- {
+		s := &c.spans[i]
+		for surplus[s.unit] > 0 && s.n > 0 {
+			part := *s
+			c.algorithm.skip(&part, s.n-s.unit)
+			if at, _ := c.placeAt(&part); at < before {
+				return some
+			}
+			s.n -= s.unit
+			c.n -= s.unit
+			surplus[s.unit]--
+			c.back, some = append(c.back, part), true
+		}
+		if s.n == 0 {
+			c.spans = slices.Delete(c.spans, i, i+1)
+		}
+	}
+	return some
 }
 
 // keep returns how long permits stay when the line is empty, for later waiters.

@@ -141,14 +141,17 @@ func (s *stateShard) close() {
 	s.mu.Unlock()
 	for _, state := range states {
 		state.mu.Lock()
+		var j *job
 		if state.line != nil {
 			state.line.finishAll(state.client.now(), ErrClosed)
+			j = state.leavePlacesLocked()
 		}
 		if state.armed && state.timer.Stop() {
 			state.armed = false
 			unused = append(unused, state)
 		}
 		state.mu.Unlock()
+		state.send(j)
 	}
 	for _, state := range unused {
 		state.release()

@@ -103,6 +103,12 @@ func (c *combination) decode(a *ask, reply []int64, at reading) (answer, error) 
 			}
 			r := c.combine(run.n, results, granted)
 			if r.Allowed && !granted && run.n > 0 {
+				for i, p := range c.parts {
+					inPieces(replays[i], run.n*p.cost, &results[i])
+				}
+				r = c.combine(run.n, results, granted)
+			}
+			if r.Allowed && !granted && run.n > 0 {
 				return answer{}, scripts.Unexpected(reply) // denied although each limit grants
 			}
 			calls[at].res = r

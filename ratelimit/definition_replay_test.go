@@ -692,12 +692,12 @@ func TestReplay_FindsAnAlgorithmThatBreaksItsDefinition(t *testing.T) {
 		"GCRA grants half a second too early": {
 			contest{limits: []string{"GCRA"}, constant: true},
 			scripts.RateGCRA,
-			"local cap_us = now + ARGV[2]", "local cap_us = now + ARGV[2] + 500000",
+			"local zone_us = now + full_us", "local zone_us = now + full_us + 500000",
 		},
 		"GCRA forgets what was used under another limit": {
 			contest{limits: []string{"GCRA"}},
 			scripts.RateGCRA,
-			"us, num, period, returned, tail = gcra_state(state_key, value, now, den, cap_us)", "us, num = now, 0",
+			"us, num, period, returned, tail = gcra_state(state_key, value, now, den, zone_us)", "us, num = now, 0",
 		},
 		"a window gives back twice": {
 			contest{limits: []string{"window"}, constant: true, settled: true},
@@ -752,7 +752,7 @@ func TestReplay_FindsAnAlgorithmThatBreaksItsDefinition(t *testing.T) {
 		"several limits, and GCRA grants half a second too early": {
 			contest{limits: []string{"GCRA", "window"}, wide: "window", constant: true},
 			scripts.RateAll,
-			"l.cap_us, l.cap_num, l.burst_s = now + next_argument()", "l.cap_us, l.cap_num, l.burst_s = now + 500000 + next_argument()",
+			"l.full_us, l.full_num, l.burst_s = tonumber(next_argument())", "l.full_us, l.full_num, l.burst_s = 500000 + next_argument()",
 		},
 		"several limits, and a window is used before it begins": {
 			contest{limits: []string{"GCRA", "window"}, wide: "GCRA", constant: true},

@@ -158,7 +158,7 @@ func Reserving(k Asked, n int64, ahead time.Duration) *Asking {
 
 // ChargingAhead asks for permits for a waiter, that can be used after some time at most.
 func ChargingAhead(k Asked, n int64, ahead time.Duration) *Asking {
-	return &Asking{k.asked(), ask{inOrder: true, runs: []equalRequests{{n, 1}}, ahead: ahead}}
+	return &Asking{k.asked(), ask{inOrder: true, runs: []equalRequests{{n: n, count: 1}}, ahead: ahead}}
 }
 
 // GivingBack gives n permits of a charge back.

@@ -15,30 +15,21 @@ type gcra struct {
 }
 
 func newGCRA(limit Limit) *gcra {
-	g := &gcra{oneLimit: oneLimit{limit: limit}, params: newGCRAParams(limit)}
-	g.head = g.cap(0)
-	cost := g.params.cost(1)
-	g.one = []any{cost.us, cost.num}
-	return g
+	p := newGCRAParams(limit)
+	cost := p.cost(1)
+	return &gcra{
+		oneLimit: oneLimit{limit: limit}, params: p,
+		head: []any{p.den, p.full.us, p.full.num, p.burstSeconds()}, one: []any{cost.us, cost.num},
+	}
 }
 
-// cap returns the bound on the state as the script takes it; ahead is how far beyond a full burst it may grant.
-func (g *gcra) cap(ahead time.Duration) []any {
-	p := g.params
-	return []any{p.den, p.full.us + ahead.Microseconds(), p.full.num, p.burstSeconds()}
-}
-
-func (*gcra) traits() traits { return traits{canGiveBack: true, keep: lookPeriod} }
+func (*gcra) traits() traits { return traits{canGiveBack: true, reserves: true, keep: lookPeriod} }
 
 func (g *gcra) script() *scripts.Script { return scripts.RateGCRA }
 
 func (g *gcra) encode(key string, a *ask) scripts.Call {
-	head := g.head
-	if a.ahead > 0 {
-		head = g.cap(a.ahead)
-	}
-	size := 5 + 3*len(a.runs) + 2 + 6*len(a.back) + 3
-	args := append(append(make([]any, 0, size), head...), len(a.runs))
+	size := 5 + 3*len(a.runs) + 3 + 7*len(a.back) + 2*len(a.runs) + 3
+	args := append(append(make([]any, 0, size), g.head...), len(a.runs))
 	for _, r := range a.runs {
 		switch r.n {
 		case 0:
@@ -51,17 +42,18 @@ func (g *gcra) encode(key string, a *ask) scripts.Call {
 		}
 	}
 	switch {
-	case a.inOrder && a.stamped:
-		args = append(args, a.ahead.Microseconds(), len(a.back))
 	case a.inOrder:
-		args = append(args, "line", len(a.back))
+		args = append(args, a.ahead.Microseconds(), flag(a.holds), len(a.back))
 	case a.settles():
-		args = append(args, "", len(a.back))
+		args = append(args, "", 0, len(a.back))
 	}
 	for _, part := range a.back {
 		cost := g.params.cost(part.n)
 		end := g.params.add(part.start, cost)
-		args = append(args, part.period, part.returned, end.us, end.num, cost.us, cost.num)
+		args = append(args, part.period, part.returned, end.us, end.num, cost.us, cost.num, flag(part.ahead))
+	}
+	if a.inOrder {
+		args = g.appendBounds(args, a)
 	}
 	if a.debt > 0 {
 		cost := g.params.cost(a.debt)
@@ -70,12 +62,30 @@ func (g *gcra) encode(key string, a *ask) scripts.Call {
 	return scripts.RateGCRA.Call([]string{key}, args...)
 }
 
+// appendBounds appends how early the permits of each run may be charged. Only a deadline counts to the end of the
+// permits, so that a request for many is not overtaken by requests for few.
+func (g *gcra) appendBounds(args []any, a *ask) []any {
+	for _, r := range a.runs {
+		switch {
+		case r.within == 0 && r.waiter == nil:
+			args = append(args, a.ahead.Microseconds(), 0)
+		case r.waiter == nil:
+			args = append(args, r.within.Microseconds()+g.params.cost(r.n).us, 0)
+		default:
+			args = append(args, r.within.Microseconds(), 1)
+		}
+	}
+	return args
+}
+
 func (g *gcra) decode(a *ask, reply []int64, at reading) (answer, error) {
 	p, r := g.params, replyReader{reply: reply}
 	s := &gcraSnapshot{gcra: g, now: r.next(0, exact), tat: r.time(p)}
 	got := answer{snapshot: s}
 	settled := r.next(0, exact)
-	got.takenBack = len(a.back) > 0 && settled > 0
+	if got.takenBack = len(a.back) > 0 && settled > 0; !a.settles() {
+		s.pieces = settled
+	}
 	if got.booked = a.debt; settled < p.cost(a.debt).us {
 		got.booked = p.worth(settled)
 		if (gcraTime{us: settled}).less(p.cost(got.booked)) {
@@ -83,49 +93,49 @@ func (g *gcra) decode(a *ask, reply []int64, at reading) (answer, error) {
 		}
 	}
 	got.granted = r.granted(a.runs)
-	var period, returned int64
+	at.server = s.now
 	if a.inOrder {
-		period, returned = r.next(0, exact), r.next(0, exact)
+		g.readPlaces(a, &r, at, &got)
 	}
 	n := a.permits(got.granted)
-	if n > 0 && s.tat.less(p.add(gcraTime{us: s.now}, p.cost(n))) { // the grant lies ahead of now
-		r.bad = true
-	}
+	r.bad = r.bad || !a.inOrder && s.grantsAhead(n)
 	if err := r.end(); err != nil {
 		return answer{}, err
 	}
-	at.server = s.now
-	after, before := s.tat, p.sub(s.tat, p.cost(n))
-	if a.needsSpans() && n > 0 {
-		got.spans = []span{{n: n, start: before, at: at, period: period, returned: returned}}
-	}
-	s.tat = before
+	after := s.tat
+	s.tat = p.sub(s.tat, p.cost(n))
 	a.replay(got.granted, s) // charges the grants of calls; waiters have no calls
 	s.tat = after
 	return got, nil
 }
 
-// fit: the permits of one request lie within one burst, and the request existed before the first of them was
-// overdue.
-func (g *gcra) fit(spans []span, n int64, since time.Duration) fitting {
+// readPlaces reads the places of the granted requests.
+func (g *gcra) readPlaces(a *ask, r *replyReader, at reading, got *answer) {
+	p := g.params
+	period, returned, owed := r.next(0, exact), r.next(0, exact), r.next(0, exact)
+	got.period = period
+	zone := p.add(gcraTime{us: at.server}, p.full)
+	for k, run := range a.runs {
+		for left := got.granted[k]; left > 0 && !r.bad; {
+			end, count := r.time(p), r.next(1, left)
+			left -= count
+			n := count * run.n
+			start := p.sub(end, p.cost(n))
+			r.bad = r.bad || start.us < at.server-1
+			charged := span{n: n, unit: run.n, start: start, at: at, period: period, returned: returned}
+			if charged.ahead = zone.less(end); charged.ahead {
+				charged.returned -= owed
+			}
+			got.spans = append(got.spans, charged)
+		}
+	}
+}
+
+// fit: the permits of one request can be used a whole burst before the end of the last one.
+func (g *gcra) fit(spans []span, n int64, _ time.Duration) fitting {
 	p, first := g.params, &spans[0]
-	if early := since - first.at.notAfter(first.start.us); early > 0 {
-		return fitting{drop: min(first.n, p.worth(int64((early+time.Microsecond-1)/time.Microsecond)))}
-	}
-	left := n
-	for i := range spans {
-		s := &spans[i]
-		if left > s.n {
-			left -= s.n
-			continue
-		}
-		from := p.sub(p.add(s.start, p.cost(left)), p.full)
-		if first.start.less(from) {
-			return fitting{drop: min(first.n, p.worth(p.sub(from, first.start).roundUp()))}
-		}
-		return fitting{at: s.at.notBefore(from.roundUp())}
-	}
-	return fitting{missing: left}
+	from := p.sub(p.add(first.start, p.cost(n)), p.full)
+	return fitting{at: first.at.notBefore(from.roundUp())}
 }
 
 func (g *gcra) skip(s *span, k int64) {
@@ -134,9 +144,29 @@ func (g *gcra) skip(s *span, k int64) {
 }
 
 type gcraSnapshot struct {
-	gcra *gcra
-	now  int64
-	tat  gcraTime
+	gcra   *gcra
+	now    int64
+	tat    gcraTime
+	pieces int64 // us by which the end of all places is later than tat, if there are permits in pieces before
+}
+
+// grantsAhead reports whether the state that n granted permits have left cannot be: they are charged to it or to the
+// pieces.
+func (s *gcraSnapshot) grantsAhead(n int64) bool {
+	least := gcraTime{us: s.now}
+	if n > 0 && s.pieces == 0 {
+		least = s.gcra.params.add(least, s.gcra.params.cost(n))
+	}
+	return n > 0 && s.tat.less(least)
+}
+
+// behind returns how long after the script n permits can be used that have no room in the pieces, or 0 if there are
+// none.
+func (s *gcraSnapshot) behind(n int64) time.Duration {
+	if s.pieces == 0 {
+		return 0
+	}
+	return s.gcra.params.delay(s.gcra.params.add(s.tat, gcraTime{us: s.pieces}), s.now, n)
 }
 
 func (s *gcraSnapshot) charge(n int64) { s.tat = s.gcra.params.add(s.tat, s.gcra.params.cost(n)) }
@@ -157,7 +187,9 @@ func (s *gcraSnapshot) cachedDenial(n int64, passed time.Duration) (Result, bool
 	if s.gcra.params.delay(s.tat, now, n) == 0 {
 		return Result{}, false
 	}
-	return s.result(n, passed), true
+	r := s.result(n, passed)
+	r.RetryAfter = max(r.RetryAfter, s.behind(n)-passed)
+	return r, true
 }
 
 func (s *gcraSnapshot) wait(total int64, passed time.Duration) time.Duration {
@@ -176,12 +208,14 @@ func (g *gcra) partCost(n int64) []any {
 }
 
 func (g *gcra) readPart(r *replyReader, now, n int64, stamped bool) (snapshot, replayed, span) {
-	s := &gcraSnapshot{gcra: g, now: now, tat: r.time(g.params)}
+	s := &gcraSnapshot{gcra: g, now: now, tat: r.time(g.params), pieces: r.next(0, exact)}
 	before := *s
 	before.tat = g.params.sub(s.tat, g.params.cost(n))
-	charged := span{n: n, start: before.tat}
+	charged := span{n: n}
+	r.bad = r.bad || s.grantsAhead(n)
 	if stamped {
 		charged.period, charged.returned = r.next(0, exact), r.next(0, exact)
+		charged.start = g.params.sub(r.time(g.params), g.params.cost(n))
 	}
 	return s, &before, charged
 }

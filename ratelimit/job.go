@@ -295,6 +295,9 @@ func (j *job) settleLocked(at reading) (next *job) {
 		}
 	case jobLine:
 		j.settleLineLocked(at)
+		if s.client.gate.Closed() {
+			return s.leavePlacesLocked()
+		}
 		next = s.pumpLocked(s.client.now())
 	case jobCaller:
 		close(j.done)
@@ -359,6 +362,10 @@ func (j *job) settleLineLocked(at reading) {
 	case errors.Is(err, ErrUnavailable):
 		l.failed(0)
 		j.keepBackLocked(err)
+		if len(j.back) > 0 && j.stage == answered && !l.again {
+			l.again = true // without what it was to give back, as it would have been repeated
+			return
+		}
 		s.waitByPolicyLocked(err)
 	case redisconn.IsLoginRefused(err) && l.trouble.Endures(err, s.client.wheel.Now(), loginPatience):
 		l.failed(now + l.trouble.Pause(s.client.breakers.every, maxLoginPause))
@@ -378,7 +385,10 @@ func (j *job) settleLateLocked(got answer) (next *job) {
 	if j.kind != jobLine {
 		return nil
 	}
-	s.line.charged.add(got.spans...)
+	if held := s.line.charged.spans; len(held) == 0 || held[0].period <= got.period {
+		s.line.charged.adopt(got.period)
+		s.line.charged.add(got.spans...)
+	}
 	return s.pumpLocked(s.client.now())
 }
 

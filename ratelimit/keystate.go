@@ -225,6 +225,18 @@ func (s *keyState) useCharged(c *charged, n int64, now time.Duration) bool {
 	if c.n < n || c.whole() {
 		return false
 	}
+	if c.reserves() {
+		i := c.place(n)
+		if i < 0 {
+			return false
+		}
+		at, late := c.placeAt(&c.spans[i])
+		if at > now || late < now || c.spans[i].at.notAfter(c.spans[i].start.us) < now {
+			return false
+		}
+		c.leavePlace(i, false)
+		return true
+	}
 	if at, missing := c.ready(n, now); missing > 0 || at > now {
 		return false
 	}
@@ -268,6 +280,6 @@ func (s *keyState) kickLocked() *job {
 		return nil
 	}
 	s.known = knowledge{}
-	s.line.retryAt = 0
+	s.line.anew()
 	return s.pumpLocked(s.client.now())
 }

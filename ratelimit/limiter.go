@@ -215,10 +215,10 @@ func (k *Limiter) Wait(ctx context.Context, key string) error { return k.WaitN(c
 
 // WaitN blocks until n permits of the key are taken, or until ctx ends. n = 0 returns at once.
 //
-// The waiters of one process form a line for each key: no waiter overtakes another, and Allow does not overtake
-// them. While Redis is down the policy serves them in order: FailOpen grants, LocalShare grants as its share
-// allows, and under FailClosed they go on waiting. A waiter sees changes by other processes within about a
-// second.
+// The waiters of one process form a line for each key: no waiter overtakes another, but with GCRA those for different
+// numbers of permits may, and Allow does not overtake them. While Redis is down the policy serves them in order:
+// FailOpen grants, LocalShare grants as its share allows, and under FailClosed they go on waiting. A waiter sees
+// changes by other processes within about a second.
 //
 // Errors match ErrWouldExceedDeadline, ErrExceedsLimit if n is above the burst, ErrMisconfigured, ErrWrongKind
 // and ErrClosed, or are the error of ctx. ErrWouldExceedDeadline is returned as soon as it is known that the
@@ -226,8 +226,10 @@ func (k *Limiter) Wait(ctx context.Context, key string) error { return k.WaitN(c
 // error the caller has no permits: permits that were charged for it serve the next waiter in line, within the
 // limit, or are given back, or expire unused.
 //
-// Permits are charged up to 20 ms and two round trips before they can be used. So while a process waits for all
-// permits of a key, Allow in other processes is denied.
+// With GCRA, a waiter reserves its place, which begins at most a minute ahead, and gives it back if it leaves. So the
+// waiters of all processes are served in the order in which they came. A process holds one place, and more only while
+// its last place is less than 100 ms ahead. With windows, permits are charged up to 20 ms and two round trips before
+// they can be used. While others wait for all permits of a key, Allow is denied.
 func (k *Limiter) WaitN(ctx context.Context, key string, n int64) error {
 	s, err := k.use(ctx, "wait", key, n)
 	if err != nil {

@@ -16,6 +16,13 @@ const (
 	// sooner.
 	lookPeriod = 10 * time.Millisecond
 	earlyLooks = 8
+	// nearPlaces is how far ahead the last place of a process may be for it to reserve another one. A process that dies
+	// blocks as much of the limit, or one place.
+	nearPlaces = 100 * time.Millisecond
+	// latePlaces is how late permits may be used that waiters have reserved: longer, and the process was paused.
+	latePlaces = 100 * time.Millisecond
+	// maxRenewed is the maximum number of stretches that a look reserves anew.
+	maxRenewed = 16
 	// horizon is how early permits are charged for waiters before they can be used, if Redis answers at once. A
 	// process that dies loses at most that many.
 	horizon = 2 * lookPeriod
@@ -54,7 +61,7 @@ type waiter struct {
 // A line that has to wait for its limit charges permits some milliseconds before they can be used: as many as
 // its waiters need, and as many as further waiters will probably need until the next look. So it needs one
 // script every lookPeriod, not one for each permit, and no permit is lost to the time that a script and a
-// goroutine take.
+// goroutine take. Permits that can be reserved are charged when a waiter comes: see servePlaces and reserveAt.
 //
 // It is pure: it has no lock, timer or clock, and sends nothing.
 type line struct {
@@ -66,6 +73,8 @@ type line struct {
 	lookedAt  time.Duration
 	took      time.Duration // how long scripts take
 	contended bool          // the last look found that the limit is used up
+	end       gcraTime      // of the last place
+	crowded   bool          // others have taken the places that followed it
 	paidUntil time.Duration // the looks so far have used the time until then: each uses a lookPeriod
 	retryAt   time.Duration // not before, while Redis is down
 	backAt    time.Duration // not before, permits are given back that could not be
@@ -73,13 +82,26 @@ type line struct {
 	answered  time.Duration // when the last look was sent that was answered: waiters who were there have begun
 	trouble   redisconn.Endurance
 	emptied   time.Duration // when the last waiter left
+	waits     map[int64]int // waiters for a number of permits
+	left      bool          // a waiter has left since places were counted
+	again     bool          // the last look failed, and may not be sent again as it was
+	pause     time.Duration // until the next look if it reserved nothing
+	denied    bool          // the last look reserved nothing for those that have no place
+	changed   bool          // the next look comes soon
+	trimmed   time.Duration // when permits that no waiter needs were first to be given back; never if there are none
+	renewed   time.Duration // when the places were last reserved anew
+	seeks     bool          // the look tells whether there are permits before the first place
+	earlier   bool          // there were
 	used      int64         // permits handed out since the last look, and
 	lost      int64         // permits lost before it
 	unchecked int           // waiters not checked yet
 }
 
 func newLine(a algorithm) *line {
-	return &line{charged: charged{algorithm: a}, lookedAt: -never / 2, paidUntil: -never / 2, answered: -never}
+	return &line{
+		charged: charged{algorithm: a}, lookedAt: -never / 2, paidUntil: -never / 2, answered: -never,
+		trimmed: never, renewed: -never / 2, waits: map[int64]int{},
+	}
 }
 
 // push adds a waiter, unless it cannot be served before its deadline.
@@ -91,6 +113,7 @@ func (l *line) push(w *waiter, now time.Duration, k *knowledge) bool {
 		return false
 	}
 	l.came = w.place
+	l.waits[w.n]++
 	w.prev = l.last
 	if l.last == nil {
 		l.first = w
@@ -107,6 +130,7 @@ func (l *line) leave(w *waiter, now time.Duration) bool {
 		return false
 	}
 	l.unlink(w, now)
+	l.left = true
 	return true
 }
 
@@ -129,6 +153,9 @@ func (l *line) unlink(w *waiter, now time.Duration) {
 	}
 	w.prev, w.next, w.ended = nil, nil, true
 	l.gone += w.n
+	if l.waits[w.n]--; l.waits[w.n] == 0 {
+		delete(l.waits, w.n)
+	}
 	if !w.checked {
 		l.unchecked--
 	}
@@ -182,6 +209,9 @@ func (l *line) advance(now time.Duration, k *knowledge) step {
 // serve serves waiters, and returns when the permits of the first remaining waiter can be used, if they are
 // charged.
 func (l *line) serve(now time.Duration) time.Duration {
+	if l.charged.reserves() {
+		return l.servePlaces(now)
+	}
 	for w := l.first; w != nil; w = l.first {
 		at, missing := l.charged.ready(w.n, w.since)
 		if missing > 0 {
@@ -202,6 +232,9 @@ func (l *line) serve(now time.Duration) time.Duration {
 
 // lookAt returns the time of the next script.
 func (l *line) lookAt(now time.Duration, k *knowledge) time.Duration {
+	if l.charged.reserves() {
+		return l.reserveAt(now)
+	}
 	var missing int64
 	for _, missing = range l.uncovered {
 		break
@@ -229,6 +262,10 @@ func (l *line) lookAt(now time.Duration, k *knowledge) time.Duration {
 // uncovered yields the waiters for which not all permits are charged, and how many are missing.
 func (l *line) uncovered(yield func(*waiter, int64) bool) {
 	c := &l.charged
+	if c.reserves() {
+		l.withoutPlace(yield)
+		return
+	}
 	have, spans := c.n, c.spans
 	if l.came-l.gone <= have && !c.whole() {
 		return
@@ -258,16 +295,23 @@ func (l *line) look(now time.Duration) (a ask) {
 		l.paidUntil = max(l.paidUntil, now) + lookPeriod
 	}
 	a.inOrder, a.ahead = true, min(horizon+2*l.took, maxHorizon)
-	a.back, l.charged.back = l.charged.back, nil
+	if l.charged.reserves() {
+		a.ahead = nearPlaces + 2*l.took
+		l.renew(now)
+		a.holds = l.charged.n > 0
+	}
+	a.back, l.charged.back, l.trimmed = l.charged.back, nil, never
 	unit, most, n := int64(1), int64(maxLooked), int64(0)
 	switch {
+	case l.charged.reserves():
+		unit = l.first.n
 	case l.charged.whole():
 		unit, most = l.first.n, maxBatch
 	case l.charged.atOnce():
 		most = maxBatch
 	}
 	for w, missing := range l.uncovered {
-		a.addRun(missing, 1)
+		l.request(&a, w, missing, now)
 		n, unit, most = n+missing, min(unit, w.n), most-1
 		if most == 0 || len(a.runs) == maxRuns {
 			break
@@ -278,12 +322,12 @@ func (l *line) look(now time.Duration) (a ask) {
 	if l.charged.lost == l.lost {
 		coming *= 2
 	}
-	if coming -= n + l.charged.n; l.contended && coming >= unit && !l.charged.atOnce() {
+	if coming -= n + l.charged.n; l.contended && !l.crowded && coming >= unit && !l.charged.atOnce() {
 		if l.charged.whole() {
 			coming = min(coming, most*unit)
 		}
 		if a.coming = coming / unit; a.coming > 0 {
-			a.addRun(unit, a.coming)
+			a.add(equalRequests{n: unit, count: a.coming, within: l.comingWithin()})
 		}
 	}
 	l.looking, l.lookedAt, l.used, l.lost = true, now, 0, l.charged.lost
@@ -295,15 +339,35 @@ func (l *line) looked(a *ask, got answer, at reading) {
 	l.looking, l.retryAt, l.backAt, l.backPause, l.answered = false, 0, 0, 0, at.sent
 	l.trouble.Answered()
 	l.took = max(at.got-at.sent, l.took*3/4)
-	l.contended = false
+	l.contended, l.again = false, false
+	l.charged.adopt(got.period)
+	asked := false
 	for k, r := range a.runs {
 		l.contended = l.contended || got.granted[k] < r.count
+		asked = asked || got.granted[k] != hopeless
+		if got.granted[k] == hopeless && !r.waiter.ended {
+			l.finish(r.waiter, at.got, ErrWouldExceedDeadline)
+		}
 	}
+	l.denied, l.pause = asked && len(got.spans) == 0, lookEvery/2+rand.N(lookEvery/2) // processes take turns
 	if last := len(got.spans) - 1; last >= 0 {
 		l.contended = l.contended || l.charged.usable(got.spans[last]) > at.got
 	}
+	if len(got.spans) > 0 && l.charged.reserves() {
+		l.crowded = got.spans[0].start != l.end
+		last := got.spans[len(got.spans)-1]
+		l.charged.algorithm.skip(&last, last.n)
+		l.end = last.start
+	}
 	l.charged.add(got.spans...)
+	if held := l.charged.spans; l.seeks && len(held) > 0 {
+		first, _ := l.charged.placeAt(&held[0])
+		l.earlier = at.got+got.snapshot.wait(held[0].unit, 0) < first-time.Millisecond
+	}
 }
+
+// anew makes the line look soon: the state has changed, or permits were given back.
+func (l *line) anew() { l.retryAt, l.changed = 0, true }
 
 // failed records that a look was not answered; the next look follows after a pause.
 func (l *line) failed(retryAt time.Duration) { l.looking, l.retryAt = false, retryAt }

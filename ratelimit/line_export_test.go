@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/oracle"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
 // LineSim is processes whose waiters stand in lines for one limit, all in virtual time: a server that decides
@@ -70,17 +71,21 @@ type SimWaiter struct {
 	w *waiter
 }
 
-// NewLineSim returns a simulation of some processes; which is "gcra", "window" or "log".
-func NewLineSim(which string, l Limit, processes int, seed uint64) *LineSim {
+// Execute executes a call at an instant in us.
+type Execute func(call scripts.Call, micros int64) []int64
+
+// NewLineSim returns a simulation of some processes; which is "gcra", for which a server executes the script, "window" or
+// "log".
+func NewLineSim(which string, l Limit, processes int, seed uint64, execute Execute) *LineSim {
 	s := &LineSim{rng: rand.New(rand.NewPCG(seed, 7)), Tick: time.Millisecond}
 	var a algorithm
 	switch which {
 	case "gcra":
 		g := newGCRA(l)
-		a, s.server = g, &simGCRA{gcra: g}
+		a, s.server = g, simScript{g, execute}
 	case "stocked": // the control: what is charged is never too old
 		g := newGCRA(l)
-		a, s.server = stocked{g}, &simGCRA{gcra: g}
+		a, s.server = stocked{g}, simScript{g, execute}
 	case "window":
 		w := &window{oneLimit{limit: l}}
 		a, s.server = w, &simWindow{window: w, limit: oracle.Limit(l)}
@@ -222,71 +227,15 @@ func (s *LineSim) Run(until time.Duration) {
 	}
 }
 
-// simGCRA answers as rate_gcra.lua does, which keeps only when all permits are back, and takes less back than
-// oracle.Bucket, which knows all charges.
-type simGCRA struct {
-	gcra             *gcra
-	tat              gcraTime
-	period, returned int64
-	last             int64
-	returns          [][2]int64 // places and us
+// simScript answers by the script.
+type simScript struct {
+	algorithm
+	execute Execute
 }
 
-func (g *simGCRA) decide(at time.Duration, a *ask, r reading) answer {
-	p, now := g.gcra.params, at.Microseconds()
-	reply := []int64{now, 0, 0, 0}
-	if g.tat.us < now {
-		g.tat, g.period, g.last, g.returns = gcraTime{us: now}, 0, 0, nil
-	}
-	for _, part := range a.back {
-		if part.period != g.period {
-			continue
-		}
-		cost := p.cost(part.n)
-		end := p.add(part.start, cost)
-		place, since := end.us+part.returned, g.returned-part.returned
-		for _, r := range g.returns {
-			if r[0] > place {
-				since -= r[1]
-			}
-		}
-		beyond := end.us - since - max(now, g.last)
-		if (gcraTime{end.us - since, end.num}) == g.tat {
-			beyond = g.tat.us - now
-		}
-		if beyond > 0 {
-			if cost.us >= beyond {
-				cost = gcraTime{us: beyond}
-			}
-			g.tat = p.sub(g.tat, cost)
-			g.returned += cost.roundUp()
-			g.returns = append(g.returns, [2]int64{place, cost.roundUp()})
-			reply[3] += cost.us
-		}
-	}
-	limit, all := p.add(gcraTime{us: now + a.ahead.Microseconds()}, p.full), true
-	for _, run := range a.runs {
-		granted := int64(0)
-		for granted < run.count && all {
-			to := p.add(g.tat, p.cost(run.n))
-			if limit.less(to) {
-				all = false
-				break
-			}
-			g.tat = to
-			granted++
-		}
-		reply = append(reply, granted)
-	}
-	reply[1], reply[2] = g.tat.us, g.tat.num
-	if a.inOrder {
-		if g.period == 0 && g.tat.us > now {
-			g.period, g.returned = now+1, 0
-		}
-		g.last = max(g.last, g.tat.us)
-		reply = append(reply, g.period, g.returned)
-	}
-	got, err := g.gcra.decode(a, reply, r)
+func (s simScript) decide(at time.Duration, a *ask, r reading) answer {
+	const began = 1e15
+	got, err := s.decode(a, s.execute(s.encode("k", a), began+at.Microseconds()), r)
 	if err != nil {
 		panic(err)
 	}

@@ -9,12 +9,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/oracle"
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/testsize"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
 // storm is waiters that come, lose patience and come back, in virtual time.
 type storm struct {
+	t                 *testing.T
 	kind              string
 	limit             ratelimit.Limit
 	processes, each   int           // waiters in each process
@@ -30,7 +33,11 @@ type storm struct {
 }
 
 func (s *storm) run() {
-	sim := ratelimit.NewLineSim(s.kind, s.limit, s.processes, s.seed)
+	server, key := newVirtualServer(s.t, scripts.RateGCRA), redistest.Name(s.t)
+	sim := ratelimit.NewLineSim(s.kind, s.limit, s.processes, s.seed, func(call scripts.Call, micros int64) []int64 {
+		call.Keys = []string{key}
+		return server.execute(call, micros)
+	})
 	sim.Up, sim.Down = s.up, s.down
 	rng := rand.New(rand.NewPCG(s.seed, 3))
 	some := func(most time.Duration) time.Duration {
@@ -126,11 +133,16 @@ func TestLine_KeepsTheLimitAndUsesItUp(t *testing.T) {
 				what := fmt.Sprintf("%s, %v, %d processes, network %v, patience %v", s.kind, s.limit, s.processes, network, patience)
 				t.Run(what, func(t *testing.T) {
 					t.Parallel()
+					s.t = t
 					s.run()
 					use := float64(s.granted()) / s.demand()
 					scripts := float64(s.scripts) / float64(s.processes) / s.lasts.Seconds()
 					t.Logf("%.4f of the rate, %.0f scripts a second and process, %d cancelled", use, scripts, s.cancelled)
-					require.GreaterOrEqual(t, use, 0.99)
+					least := 0.99
+					if s.most > 1 && s.most == s.limit.Burst {
+						least = 0.98 // a place for the whole burst is lost if its waiter leaves shortly before
+					}
+					require.GreaterOrEqual(t, use, least)
 					require.LessOrEqual(t, scripts, 106.0, "one in 10 ms, and a few to begin with")
 					require.Equal(t, patience > 0, s.cancelled > 100)
 					require.LessOrEqual(t, oracle.ExcessWithin(300*ms, s.grants, s.bound()), 0.0)
@@ -157,6 +169,7 @@ func TestLine_WhatIsLeftBehindIsNotGrantedOnTop(t *testing.T) {
 			worst := -1.0
 			for seed := range uint64(8) {
 				s := s
+				s.t = t
 				s.processes, s.each, s.up, s.down, s.patience, s.think = 3, 3, 4*ms, 4*ms, 10*ms, 30*ms
 				s.lasts, s.seed = 3*time.Second, seed
 				s.run()
@@ -181,4 +194,32 @@ func TestLine_DoesNotCountOnPermitsOfAWindowThatHasEnded(t *testing.T) {
 	for now, want := range map[time.Duration]int64{time.Second: 1, 1999 * time.Millisecond: 1, 2004 * time.Millisecond: 2} {
 		require.Equal(t, want, ratelimit.MissingInSlidingWindow(limit, 2, 1, 1999*time.Millisecond, now), now)
 	}
+}
+
+// More processes wait than can reserve within a minute. They take turns.
+func TestLine_NoProcessStarves(t *testing.T) {
+	t.Parallel()
+	server, key := newVirtualServer(t, scripts.RateGCRA), redistest.Name(t)
+	limit := ratelimit.Limit{Rate: 1, Per: 20 * time.Second, Burst: 1}
+	sim := ratelimit.NewLineSim("gcra", limit, 8, 1, func(call scripts.Call, micros int64) []int64 {
+		call.Keys = []string{key}
+		return server.execute(call, micros)
+	})
+	var served [8]int
+	var come func(process int)
+	come = func(process int) {
+		w := sim.Wait(process, 1, 0)
+		w.Then = func() {
+			served[process]++
+			come(process)
+		}
+	}
+	for process := range served {
+		for range 2 {
+			sim.After(time.Duration(process)*time.Millisecond, func() { come(process) })
+		}
+	}
+	sim.Run(1000 * time.Second)
+	t.Log(served)
+	require.NotContains(t, served, 0)
 }

@@ -46,13 +46,20 @@ func (r *replyReader) granted(runs []equalRequests) []int64 {
 	return granted
 }
 
-// run returns the number of granted requests of a run. A run of requests for nothing has none.
+// run returns the number of granted requests of a run, or hopeless for a waiter whose permits come after its deadline.
+// A run of requests for 0 permits has none.
 func (r *replyReader) run(run equalRequests) int64 {
-	if run.n == 0 {
+	switch {
+	case run.n == 0:
 		return r.next(0, 0)
+	case run.waiter != nil:
+		return r.next(hopeless, run.count)
 	}
 	return r.next(0, run.count)
 }
+
+// hopeless takes the place of the number of granted requests of a run.
+const hopeless = -1
 
 // end returns an error that matches scripts.ErrReply unless the reply had all integers, in range, and no more.
 func (r *replyReader) end() error {

@@ -423,7 +423,7 @@ func (s *keyState) reserveWithin(ctx context.Context, n, debt int64) (*Reservati
 
 // reserveInRedis makes a reservation in Redis.
 func (s *keyState) reserveInRedis(ctx context.Context, n int64, ahead time.Duration) (*span, error) {
-	j, err := s.ask(ctx, ask{runs: []equalRequests{{n, 1}}, inOrder: true, stamped: true, ahead: ahead}, true)
+	j, err := s.ask(ctx, ask{runs: []equalRequests{{n: n, count: 1}}, inOrder: true, stamped: true, ahead: ahead}, true)
 	if err != nil {
 		return nil, err
 	}

@@ -56,6 +56,7 @@ type settleSchedule struct {
 
 	rng    *rand.Rand
 	key    string
+	far    bool // permits may be reserved for long
 	limit  ratelimit.Limit
 	of     func(limit ratelimit.Limit) ratelimit.Asked
 	now    int64 // us
@@ -119,7 +120,11 @@ func (s *settleSchedule) step() {
 		if waits {
 			ask = ratelimit.ChargingAhead
 		}
-		got := s.settle(ask(k, n, time.Duration(some(full))*time.Microsecond))
+		ahead := some(full)
+		if s.far && s.rng.IntN(3) == 0 {
+			ahead = time.Minute.Microseconds()
+		}
+		got := s.settle(ask(k, n, time.Duration(ahead)*time.Microsecond))
 		for _, charge := range got.Charges {
 			at := s.now + charge.Delay().Microseconds()
 			s.note("%d are granted for %dus, waits: %t", n, at, waits)
@@ -163,6 +168,7 @@ func (a settledAlgorithm) broken(t *testing.T, replaced ...string) (broken int, 
 		per := time.Duration(rate*(1+rng.Int64N(3)))*time.Second + time.Duration(rng.Int64N(2)*rng.Int64N(1000))*time.Millisecond
 		limit := ratelimit.Limit{Rate: rate, Per: per, Burst: rate}
 		s := settleSchedule{virtualServer: server, rng: rng, key: redistest.Name(t), limit: limit, now: 1e15}
+		s.far = a.script == scripts.RateGCRA
 		s.uses = settleUses{Settling: a.definition(), shows: int64(a.shows)}
 		s.of = func(limit ratelimit.Limit) ratelimit.Asked { return c.Limiter("k", limit, a.options...) }
 		s.change = func(ratelimit.Limit) {}
@@ -198,18 +204,20 @@ var settledAlgorithms = map[string]settledAlgorithm{
 		[]settleChange{
 			{
 				"gives back what has returned by itself",
-				"local beyond = ends - since - math.max(now, last)", "local beyond = period and us - now or 0",
-			},
-			{"gives back before charges that were made ahead", "since - math.max(now, last)", "since - now"},
-			{
-				"forgets what was given back of the charges before",
-				"since - (r.place > place and r.us or 0)", "since - r.us",
+				"local beyond = ends_us - since - now", "local beyond = s.period and s.us - now or 0",
 			},
 			{
-				"gives back twice",
-				"= us - part_us, num - part_num", "= math.max(now, us - 2 * part_us), num - part_num",
+				"gives back before places",
+				"if s.last > s.now then", "if nil then",
 			},
-			{"forgets a debt", "us, num, changed = us + debt_us, num + debt_num, true", "changed = true"},
+			{"gives back twice", "gcra_lower(s, part_us, part_num)", "gcra_lower(s, 2 * part_us, part_num)"},
+			{"gives a place twice", "h.us, h.num = to_us, to_num\n    if", "if"},
+			{
+				"lets a place be used before its time",
+				"gcra_free(s, from_us, from_num, ends_us, ends_num)", "gcra_lower(s, ends_us - from_us, 0)",
+			},
+			{"forgets a debt", "gcra_owe(s, debt_us, debt_num)", ""},
+			{"forgets that a debt is used", "s.used, s.debts = s.us + 1,", "s.used, s.debts = 0,"},
 			{"expires too soon", "(left - left % 1000) / 1000 + 1", "left / 2000"},
 		},
 	},

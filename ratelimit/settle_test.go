@@ -335,8 +335,8 @@ func TestReservation_SettlesInAnyOrder(t *testing.T) {
 	}
 }
 
-// A return does not move a charge for waiters, who may use their permits until their place has come.
-func TestReservation_ReturnsNothingBeforeThePermitsOfWaiters(t *testing.T) {
+// What is given back is there for others at once, whatever waiters have been granted since.
+func TestReservation_ReturnsWhatIsBeforeThePermitsOfWaiters(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)
 	ctx := t.Context()
@@ -347,9 +347,9 @@ func TestReservation_ReturnsNothingBeforeThePermitsOfWaiters(t *testing.T) {
 	after, err := k.Reserve(ctx, name, 30)
 	require.NoError(t, err)
 	require.NoError(t, before.Settle(ctx, 0))
-	require.EqualValues(t, 10, remaining(t, k, name))
-	require.NoError(t, after.Settle(ctx, 0))
 	require.EqualValues(t, 40, remaining(t, k, name))
+	require.NoError(t, after.Settle(ctx, 0))
+	require.EqualValues(t, 70, remaining(t, k, name))
 }
 
 // A debt of a window under a shorter limit lasts as long as the window that it follows.

@@ -97,7 +97,7 @@ func (*slidingLog) limitOf(last snapshot) (Limit, bool) {
 func (s *slidingLog) encode(key string, a *ask) scripts.Call {
 	a.members = a.members[:0]
 	if a.debt > 0 {
-		a.runs = append(a.runs[:0], equalRequests{a.debt, 1})
+		a.runs = append(a.runs[:0], equalRequests{n: a.debt, count: 1})
 	}
 	for _, r := range a.runs {
 		for range r.count {

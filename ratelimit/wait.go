@@ -211,6 +211,18 @@ func (s *keyState) giveBackLocked() *job {
 	return j
 }
 
+// leavePlacesLocked returns a job that gives back the places of a Client that is closed. The caller counts at the gate,
+// or Close has not waited yet.
+func (s *keyState) leavePlacesLocked() *job {
+	if !s.algorithm.traits().reserves || s.line.charged.n == 0 {
+		return nil
+	}
+	s.client.gate.EnterInside()
+	j := s.makeJobLocked(jobGiveBack, s.client.now())
+	j.back = s.line.charged.takeAll()
+	return j
+}
+
 // wakeLocked schedules a look of the line at the given time, unless it looks earlier.
 func (s *keyState) wakeLocked(now, at time.Duration) {
 	if at == never || s.armed && s.timerAt <= at {

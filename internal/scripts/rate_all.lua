@@ -15,9 +15,10 @@ ARGV     1 1 if the first request that is denied denies the rest, 2 if charges c
            how many requests there are; 0 asks only how long one would have to wait
            and for each limit the price of one request: us, num for GCRA; permits for the others
 Returns  {now, for each run: requests granted,
-          for each limit: us, num of the state; or used permits, ms until the window begins, ms until it ends;
+          for each limit: us, num of the state, or of the first hole, and by how many us all places may end later; or used permits,
+          ms until the window begins, ms until it ends;
           or permits of the window before, of the current window, their length in ms, ms of the current window that have passed;
-          and if charges can be given back: period, returned; or stamp; or stamp, index}
+          and if charges can be given back: period, returned, us and num of the end of the last charge; or stamp; or stamp, index}
 
 The scripts of the single limits give charges back and charge debts.
 ]]
@@ -31,6 +32,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
 -- include: gcra_state
+-- include: gcra_places
 -- include: window_state
 -- include: sliding_state
 -- include: write_back
@@ -38,18 +40,18 @@ local now = time[1] * 1000000 + time[2]
 -- Each kind of limit has: open, which reads its arguments and its state; price, which reads the price of a request; fits;
 -- take, which charges a price that fits; write; blank, the state that a probe writes where there is none; and report, the
 -- fields of its state that the reply holds; stamp, which makes its charges returnable, and the fields of stamps.
-local gcra = {blank = now, report = {'us', 'num'}, stamps = {'period', 'returned'}}
+local gcra = {blank = now, report = {'first_us', 'first_num', 'pieces'}, stamps = {'period', 'returned', 'to_us', 'to_num'}}
 local window = {blank = '0:1', report = {'used', 'begins', 'ends'}, stamps = {'stamp'}} -- a grant makes it as long as the limit's
 local sliding = {blank = '0:0:0:1', report = {'previous', 'current', 'length', 'elapsed'}, stamps = {'stamp', 'index'}}
 
 gcra.open = function(key)
   local l = {key = key, den = tonumber(next_argument()), us = now, num = 0}
-  l.cap_us, l.cap_num, l.burst_s = now + next_argument(), tonumber(next_argument()), next_argument()
-  local value = redis.call('GET', l.key)
-  l.value = value
-  if value then
-    l.us, l.num, l.period, l.returned, l.tail = gcra_state(l.key, value, now, l.den, l.cap_us)
+  l.full_us, l.full_num, l.burst_s = tonumber(next_argument()), tonumber(next_argument()), next_argument()
+  l.value = redis.call('GET', key)
+  if l.value then
+    l.us, l.num, l.period, l.returned, l.tail = gcra_state(key, l.value, now, l.den, now + l.full_us)
   end
+  gcra_places(l, now)
   return l
 end
 
@@ -58,15 +60,12 @@ gcra.price = function()
 end
 
 gcra.fits = function(l, price)
-  l.to_us, l.to_num = l.us + price.us, l.num + price.num
-  if l.to_num >= l.den then
-    l.to_us, l.to_num = l.to_us + 1, l.to_num - l.den
-  end
-  return l.to_us < l.cap_us or l.to_us == l.cap_us and l.to_num <= l.cap_num
+  l.to_us, l.to_num, l.hole = gcra_fit(l, price.us, price.num)
+  return not before(now + l.full_us, l.full_num, l.to_us, l.to_num)
 end
 
-gcra.take = function(l)
-  l.us, l.num = l.to_us, l.to_num
+gcra.take = function(l, price)
+  gcra_take(l, price.us, price.num, l.to_us, l.to_num, l.hole)
 end
 
 gcra.stamp = function(l)
@@ -77,7 +76,8 @@ end
 
 gcra.write = function(l)
   local left = l.us - now
-  redis.call('SET', l.key, gcra_text(l.us, l.num, l.den, l.burst_s, l.period, l.returned, l.tail), 'PX', (left - left % 1000) / 1000 + 1)
+  local text = gcra_text(l.us, l.num, l.den, l.burst_s, l.period, l.returned, l.period and gcra_tail(l, now))
+  redis.call('SET', l.key, text, 'PX', (left - left % 1000) / 1000 + 1)
 end
 
 window.open = function(key)
@@ -204,6 +204,10 @@ elseif runs == 0 then
   end
 end
 for _, l in ipairs(limits) do
+  if l.kind == gcra then
+    l.first_us, l.first_num = gcra_first(l)
+    l.pieces = l.us - l.first_us + (l.first_us < l.us and 1 or 0)
+  end
   for _, field in ipairs(l.kind.report) do
     reply[#reply + 1] = l[field]
   end

@@ -4,107 +4,59 @@ Decides requests for permits of one key by the generic cell rate algorithm, and 
 The state is one instant: when the whole burst is available again. A time is in microseconds of the server's clock, with an exact
 fraction num/den: every sum is below 2^53. Permits that were charged under another limit stay charged as time, so that each limit
 holds for its requests. A state that is further ahead than any written one counts as none: the server's clock was set back. A
-state of a later version counts as used up until it expires.
+state of a later version counts as used up until it expires. gcra_places describes charges for later, and what was given back.
 
 KEYS     1 state (string; absent: the whole burst is available)
 ARGV     1 den
-         2 us, 3 num: how far ahead of now the state may be: the time of a whole burst, plus the time by which a permit may be
-                      charged early
+         2 us, 3 num: the time of a whole burst
          4 seconds that a whole burst takes, rounded up
          5 number of runs of equal requests, and for each run
            us, num: the time of one request
            number of requests
          then, none of it for a probe, which writes the state back, or for requests that nothing follows,
-           if the first denied request denies the rest, and the charges can be given back: "line" if the permits are for waiters,
-             who may use them until the state has come to their place, or us by which they are charged early; otherwise ""
+           "" if each request is decided by itself, at once. Otherwise the first denied request denies the rest, the charges can be
+             given back, and this is how early in us the permits of a request may be charged, the second one and later ones by
+             the time of a request earlier; and then 1 if the first request counts as a later one, else 0
            number of charges of which a part is given back, and for each
              period, returned, us, num: the reply to the charge
              us, num: the part
+             1 if it was charged ahead, else 0: of returned, what was owed is left out then, because the charge will move forward by it
+           if the first denied request denies the rest, for each run
+             how early in us the permits may be charged at most
+             1 if a denial for that reason denies no other request, and is -1 in the reply, else 0
          then, for a debt, which is charged whatever the state is,
            us, num, and us by which it may exceed a whole burst
-Returns  {now, us and num of the state, us given back or charged as a debt, rounded down, requests granted of each run ..,
-          and if a part of charges can be given back: period, returned}
+Returns  {now, us and num of the state, or of the first hole, us given back or charged as a debt, rounded down, or else by how many us
+            the end of all places may be later, requests granted of each run ..,
+          and if charges can be given back: period, returned, us owed, rounded up, and in the order of the requests the places of those
+            granted, as us, num: the end; number of requests that have followed each other there}
 
 A part is given back to the state that later charges have left. Without the part, the state would be no lower than now plus these
-charges, as if they had all been made now, or at the last instant at which their permits are used. So the charge is given back as far
-as its own end, less what was given back since of the charges before it, lies beyond that instant: the rest has returned by itself.
+charges, as if they had all been made now. So the charge is given back as far as its own end, less what was given back since of the
+charges before it, lies beyond now: the rest has returned by itself. A charge for later that cannot be used yet leaves a hole.
 
 No state is more than 100 years ahead.
 ]]
 local state_key = KEYS[1]
-local den, cap_num, runs = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[5])
+local den, full_us, full_num, runs = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[5])
 local options = 5 + 3 * runs
-local early, parts = ARGV[options + 1] or '', tonumber(ARGV[options + 2] or 0)
-local in_order = early ~= ''
-local debt = options + 2 + 6 * parts
 
 -- include: gcra_state
--- include: gcra_returns
+-- include: write_back
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local cap_us = now + ARGV[2]
+local zone_us = now + full_us
 
-local us, num, period, returned, tail, changed = now, 0, nil, nil, nil, false
-local reply = {now, 0, 0, 0, nil} -- with room for one run
+local us, num, period, returned, tail = now, 0, nil, nil, nil
 local value = redis.call('GET', state_key)
 if value then
-  us, num, period, returned, tail = gcra_state(state_key, value, now, den, cap_us)
-end
-local last, returns = 0, {}
-if parts > 0 or in_order then
-  last, returns = gcra_returns(tail)
-end
-for at = options + 3, debt, 6 do
-  local ends, place, since = tonumber(ARGV[at + 2]), ARGV[at + 1] + ARGV[at + 2], math.huge
-  if period == tonumber(ARGV[at]) then
-    since = returned - ARGV[at + 1]
-    for _, r in ipairs(returns) do
-      since = since - (r.place > place and r.us or 0)
-    end
-  end
-  local beyond = ends - since - math.max(now, last)
-  if us == ends - since and num == tonumber(ARGV[at + 3]) then
-    beyond = us - now -- no charge follows
-  end
-  if beyond > 0 then
-    local part_us, part_num = tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
-    if part_us >= beyond then
-      part_us, part_num = beyond, 0
-    end
-    local rounded = part_us + (part_num > 0 and 1 or 0)
-    us, num, returned, changed = us - part_us, num - part_num, returned + rounded, true
-    if num < 0 then
-      us, num = us - 1, num + den
-    end
-    returns[#returns + 1] = {place = place, us = rounded}
-    reply[4] = reply[4] + part_us
-  end
-end
-if ARGV[debt + 1] and tail ~= false then
-  local room = math.min(cap_us + ARGV[debt + 3], now + 3153600000000000) - us + 1 -- the bound is rounded down
-  if room > 0 then
-    local debt_us, debt_num = tonumber(ARGV[debt + 1]), tonumber(ARGV[debt + 2])
-    if debt_us > room then
-      debt_us, debt_num = room, 0
-    end
-    us, num, changed = us + debt_us, num + debt_num, true
-    if num >= den then
-      us, num = us + 1, num - den
-    end
-    reply[4] = debt_us
-  end
+  us, num, period, returned, tail = gcra_state(state_key, value, now, den, zone_us)
 end
 
-local all, any = true, false
-for run = 1, runs do
-  local price_us, price_num = tonumber(ARGV[3 * run + 3]), tonumber(ARGV[3 * run + 4])
-  local count, granted = tonumber(ARGV[3 * run + 5]), 0
-  if in_order and not all then
-    count = 0
-  end
-  -- As many as fit: the price is doubled as long as that may fit, and then what still fits is taken from the largest
-  -- down, so that a thousand requests cost twenty steps.
-  local size, smaller = 1, nil
+-- fill charges as many of count requests one after the other as end by an instant. The price is doubled as long as that may fit, and
+-- then what still fits is taken from the largest down, so that a thousand requests cost twenty steps.
+local function fill(count, price_us, price_num, cap_us, cap_num)
+  local size, smaller, granted = 1, nil, 0
   while 2 * size <= count and us + 2 * price_us <= cap_us do
     smaller = {price_us, price_num, smaller}
     price_us, price_num, size = 2 * price_us, 2 * price_num, 2 * size
@@ -125,32 +77,158 @@ for run = 1, runs do
       price_us, price_num, smaller = smaller[1], smaller[2], smaller[3]
     end
   until size < 1
-  all, any = all and granted == count, any or granted > 0
-  reply[run + 4] = granted
+  return granted
 end
 
-if any or changed then
-  if in_order and not period then
-    period, returned = now, 0
-  end
-  if any and in_order then
-    last = math.max(last, early == 'line' and us or us - cap_us + now + early)
-  end
-  if period and (in_order or parts > 0) then
-    tail = gcra_tail(last, returns, returned, now)
-  end
+local function write(text_tail)
   local left, burst_s = us - now, ARGV[4]
   if left > burst_s * 1000000 + 60000000 then
     burst_s = math.ceil(left / 1000000) -- or a call under another limit takes it for one of a clock that was set back
   end
-  local text = gcra_text(us, num, den, burst_s, period, returned, tail)
+  local text = gcra_text(us, num, den, burst_s, period, returned, text_tail)
   redis.call('SET', state_key, text, 'PX', (left - left % 1000) / 1000 + 1)
+end
+
+local reply = {now, 0, 0, 0, nil} -- with room for one run
+if #ARGV == options and (not tail or tail == '') then
+  local any = false
+  for run = 1, runs do
+    local granted = fill(tonumber(ARGV[3 * run + 5]), tonumber(ARGV[3 * run + 3]), tonumber(ARGV[3 * run + 4]), zone_us, full_num)
+    any = any or granted > 0
+    reply[run + 4] = granted
+  end
+  if any then
+    write(tail)
+  elseif runs == 0 then
+    write_back(state_key, value, now)
+  end
+  reply[2], reply[3] = us, num
+  return reply
+end
+
+-- include: gcra_places
+local early, parts = ARGV[options + 1] or '', tonumber(ARGV[options + 3] or 0)
+local in_order, own = early ~= '', options + 3 + 7 * parts
+local debt = own + (in_order and 2 * runs or 0)
+local s = {
+  us = us, num = num, den = den, full_us = full_us, full_num = full_num, period = period, returned = returned, tail = tail or nil,
+}
+gcra_places(s, now)
+local changed = false
+for at = options + 4, own, 7 do
+  local ends_us, ends_num = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  local part_us, part_num, ahead = tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5]), ARGV[at + 6] == '1'
+  if s.period ~= tonumber(ARGV[at]) then
+    -- the state began anew since
+  elseif ahead and before(zone_us, full_num, ends_us, ends_num) then
+    local from_us, from_num = ends_us - part_us, ends_num - part_num
+    if from_num < 0 then
+      from_us, from_num = from_us - 1, from_num + den
+    end
+    if from_us < now then
+      from_us, from_num = now, 0
+    end
+    if gcra_free(s, from_us, from_num, ends_us, ends_num) then
+      reply[4], changed = reply[4] + ends_us - from_us, true
+      gcra_lower(s, 0, 0)
+    end
+  else
+    local place, since = ARGV[at + 1] + ends_us, s.returned - ARGV[at + 1]
+    for _, r in ipairs(s.returns) do
+      since = since - (r.place > place and not ahead and r.us or 0)
+    end
+    local beyond = ends_us - since - now
+    if beyond > 0 then
+      if part_us >= beyond then
+        part_us, part_num = beyond, 0
+      end
+      local given = gcra_lower(s, part_us, part_num)
+      s.returned, changed = s.returned + given, changed or given > 0
+      if not ahead then
+        s.returns[#s.returns + 1] = {place = place, us = given}
+      end
+      reply[4] = reply[4] + math.min(given, part_us)
+    end
+  end
+end
+if ARGV[debt + 1] and tail ~= false then
+  local room = math.min(gcra_room(s, tonumber(ARGV[debt + 3])), now + 3153600000000000 - s.us)
+  local debt_us, debt_num = tonumber(ARGV[debt + 1]), tonumber(ARGV[debt + 2])
+  if debt_us > room then
+    debt_us, debt_num = room, 0
+  end
+  if room > 0 then
+    gcra_owe(s, debt_us, debt_num)
+    reply[4], changed = debt_us, true
+  end
+end
+
+local all, any, later, places = true, false, ARGV[options + 2] == '1', {}
+-- put notes the place of granted requests, which may follow the last one.
+local function put(count, to_us, to_num, follows)
+  local n = #places
+  if follows then
+    places[n - 2], places[n - 1], places[n] = to_us, to_num, places[n] + count
+  else
+    places[n + 1], places[n + 2], places[n + 3] = to_us, to_num, count
+  end
+end
+for run = 1, runs do
+  local price_us, price_num = tonumber(ARGV[3 * run + 3]), tonumber(ARGV[3 * run + 4])
+  local count, granted, fits = tonumber(ARGV[3 * run + 5]), 0, tail ~= false
+  local own_us, lone = in_order and ARGV[own + 2 * run - 1] or 0, in_order and ARGV[own + 2 * run] == '1'
+  local hopeless
+  while fits and granted < count and not (in_order and not all) do
+    local ahead = tonumber(own_us)
+    local near = later and early + price_us or ahead
+    local cap_us = zone_us + math.min(ahead, near)
+    local to_us, to_num, hole = gcra_fit(s, price_us, price_num)
+    fits = to_us < cap_us or to_us == cap_us and to_num <= full_num
+    if fits then
+      gcra_take(s, price_us, price_num, to_us, to_num, hole)
+      put(1, to_us, to_num, false)
+      granted, any, later = granted + 1, true, in_order
+      if not hole and granted < count then -- the others follow
+        us, num = s.us, s.num
+        local more = fill(count - granted, price_us, price_num, zone_us + (in_order and math.min(ahead, early + price_us) or 0), full_num)
+        if more > 0 then
+          gcra_take(s, price_us, price_num, us, num)
+          put(more, us, num, true)
+          granted = granted + more
+        end
+        fits = granted == count
+      end
+    else
+      hopeless = lone and near >= ahead
+      all = hopeless
+    end
+  end
+  all = all and (granted == count or hopeless)
+  reply[run + 4] = hopeless and -1 or granted
+end
+
+if any or changed then
+  if not s.period and in_order then
+    s.period, s.returned = now, 0
+  end
+  if any and in_order then
+    for i = 1, #places, 3 do
+      s.last = math.max(s.last, places[i] - full_us + 1)
+    end
+  end
+  us, num, period, returned = s.us, s.num, s.period, s.returned
+  write(period and gcra_tail(s, now))
 elseif #ARGV == 5 then
-  -- include: write_back
   write_back(state_key, value, now)
 end
-reply[2], reply[3] = us, num
+reply[2], reply[3] = gcra_first(s)
+if parts == 0 and not ARGV[debt + 1] then
+  reply[4] = s.us - reply[2] + (reply[2] < s.us and 1 or 0)
+end
 if in_order then
-  reply[runs + 5], reply[runs + 6] = period or 0, returned or 0
+  reply[runs + 5], reply[runs + 6], reply[runs + 7] = s.period or 0, s.returned or 0, s.owed_us + (s.owed_num > 0 and 1 or 0)
+  for i = 1, #places do
+    reply[#reply + 1] = places[i]
+  end
 end
 return reply

@@ -532,6 +532,9 @@ func rateScenarios(now int64) []scenario {
 	state := func(parts ...[][]any) [][]any { return slices.Concat(parts...) }
 	const config = "HSET c rate 10 interval 60000 type 0 keepAliveTime "
 	ahead := words("SET k " + ms((now+60_000)*1000) + " PX 60000")
+	places := words("SET k " + ms((now+60_000)*1000) + ":11@7:0:" + ms((now+50_000)*1000) + "::1:10000000:0:0:0:1000:0:0 PX 60000")
+	holes := words("SET k " + ms((now+60_000)*1000) + ":11@7:0:" + ms((now+50_000)*1000) + "::1:10000000:0:0:0:1000:5000:0:" +
+		ms((now+30_000)*1000) + ":0:" + ms((now+30_001)*1000) + ":0 PX 60000")
 	plain, kept := words(config+"0"), words(config+"600000\n PEXPIRE c 300000")
 	filled := append(words("SET v 4"), entry(90_000, "old", 3), entry(30_000, "a", 2), entry(20_000, "b", 1))
 	perClient := append(slices.Clone(kept), words("HSET c type 1 epoch 7")...)
@@ -542,15 +545,23 @@ func rateScenarios(now int64) []scenario {
 		{gcra, "charged before", ahead, key, []any{1, int64(1e12), 0, 1_000_001, 1, 1000, 0, 1}, nil},
 		{gcra, "of no key", nil, key, []any{1, int64(1e12), 0, 1_000_001, 1, 1000, 0, 1}, nil},
 		{gcra, "given back in part", words("SET k " + ms((now+60_000)*1000) + "@7:0 PX 60000"), key, []any{
-			1, int64(1e12), 0, 1_000_001, 0, "", 1, 7, 0, (now + 60_000) * 1000, 0, 1000, 0,
+			1, int64(1e12), 0, 1_000_001, 0, "", 0, 1, 7, 0, (now + 60_000) * 1000, 0, 1000, 0, 0,
 		}, nil},
 		{gcra, "given back in part, after others", words("SET k " + ms((now+60_000)*1000) +
 			"@7:9:" + ms((now+30_000)*1000) + ":" + ms((now+50_000)*1000) + ",9 PX 60000"), key, []any{
-			1, int64(1e12), 0, 1_000_001, 0, "", 1, 7, 0, (now + 60_000) * 1000, 0, 1000, 0,
+			1, int64(1e12), 0, 1_000_001, 0, "", 0, 1, 7, 0, (now + 60_000) * 1000, 0, 1000, 0, 0,
 		}, nil},
-		{gcra, "that can be given back", ahead, key, []any{1, int64(1e8), 0, 1_000_001, 1, 1000, 0, 1, 1000, 0}, nil},
-		{gcra, "for waiters", ahead, key, []any{1, int64(1e8), 0, 1_000_001, 1, 1000, 0, 1, "line", 0}, nil},
-		{gcra, "a debt", ahead, key, []any{1, int64(1e8), 0, 0, 0, "", 0, int64(1e9), 0, int64(1e8)}, nil},
+		{gcra, "a place that is given back", places, key, []any{
+			1, int64(1e7), 0, 11, 0, "", 0, 1, 7, 0, (now + 50_000) * 1000, 0, 1000, 0, 1,
+		}, nil},
+		{gcra, "that can be given back", ahead, key, []any{1, int64(1e8), 0, 1_000_001, 1, 1000, 0, 1, 0, 0, 0, 0, 0}, nil},
+		{gcra, "for waiters", ahead, key, []any{1, int64(1e7), 0, 11, 1, 1000, 0, 2, 1000, 0, 0, int64(6e7), 0}, nil},
+		{gcra, "for waiters, in a hole", holes, key, []any{1, int64(1e7), 0, 11, 1, 1000, 0, 2, 1000, 0, 0, int64(6e7), 0}, nil},
+		{gcra, "for waiters, in place of what is given back", holes, key, []any{
+			1, int64(1e7), 0, 11, 1, 1000, 0, 2, 1000, 0, 1, 7, 0, (now + 50_000) * 1000, 0, 1000, 0, 1, int64(6e7), 0,
+		}, nil},
+		{gcra, "of what is owed", holes, key, []any{1, int64(1e7), 0, 11, 1, 1000, 0, 1}, nil},
+		{gcra, "a debt", ahead, key, []any{1, int64(1e8), 0, 0, 0, "", 0, 0, int64(1e9), 0, int64(1e8)}, nil},
 		{gcra, "a probe", ahead, key, []any{1, int64(1e12), 0, 1_000_001, 0}, nil},
 		{gcra, "a probe of no key", nil, key, []any{1, int64(1e12), 0, 1_000_001, 0}, nil},
 		{window, "a probe", words("SET k 3:100000 PX 90000"), key, []any{10, 100_000, 0, 0}, nil},

@@ -295,8 +295,14 @@ func worst(alg oracle.Algorithm, asks []*Ask, a *Ask, resets []int64, at int64) 
 			alg.Reset()
 			continue
 		}
-		n := e.ask.Left(at)
-		alg.Grant(max(e.at, alg.Free(e.at, n, e.ask.Least)%oracle.Never), n, e.ask.Least)
+		n, from := e.ask.Left(at), e.at
+		if _, bucket := alg.(*oracle.Bucket); !bucket { // which counts what was granted too early
+			from = max(from, alg.Free(from, n, e.ask.Least)%oracle.Never)
+		}
+		alg.Grant(from, n, e.ask.Least)
+	}
+	if b, bucket := alg.(*oracle.Bucket); bucket {
+		return b.Behind(at, a.N, a.Least)
 	}
 	return alg.Free(at, a.N, a.Least)
 }

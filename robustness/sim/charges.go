@@ -15,6 +15,7 @@ type charge struct {
 	at, left int64
 	until    int64 // of a bucket: when all of it is back
 	price    int64 // of a bucket
+	place    place // of a bucket
 	id       string
 	most     int64 // of a bucket: the nanoseconds that its state may be ahead; of windows: their permits
 }
@@ -29,8 +30,7 @@ func (c *charge) of(kind string, r oracle.Limit) bool {
 		permits := (c.price + whole/2) / whole
 		ahead := c.most - r.Burst*int64(r.Per)/r.Rate
 		fraction := time.Duration(c.price - permits*int64(r.Per)/r.Rate).Abs()
-		reserved := time.Duration(ahead-maxReserve*1000).Abs() < 2*time.Microsecond
-		return permits > 0 && fraction < 2*time.Microsecond && (ahead > -2000 && ahead < int64(time.Second) || reserved)
+		return permits > 0 && fraction < 2*time.Microsecond && time.Duration(ahead).Abs() < 2*time.Microsecond
 	default:
 		return true
 	}
@@ -63,16 +63,6 @@ func chargesOf(kind string, about []execution, link int) (charges []charge, give
 		if kind == windowKind {
 			begins, used = d.reply[1], d.reply[0]
 		}
-		price := func(run int) int64 {
-			return d.arg(6+3*run)*1000 + d.arg(7+3*run)*1000/d.arg(1)
-		}
-		tat := int64(0)
-		if kind == bucketKind {
-			tat = (d.reply[1]-d.now)*1000 + e.at
-			for run := range int(d.arg(5)) {
-				tat -= d.reply[4+run] * price(run)
-			}
-		}
 		id := e.charged()
 		add := func(c charge) { charges = append(charges, c) }
 		switch kind {
@@ -94,12 +84,11 @@ func chargesOf(kind string, about []execution, link int) (charges []charge, give
 				}
 			}
 		case bucketKind:
-			for run := range int(d.arg(5)) {
-				for range d.reply[4+run] {
-					tat += price(run)
-					most := d.arg(2) * 1000
-					add(charge{at: e.at, left: price(run), until: tat, price: price(run), most: most, id: id})
-				}
+			for _, p := range e.places() {
+				add(charge{
+					at: e.at, left: p.to - p.from, until: p.to - d.now*1000 + e.at, price: p.to - p.from,
+					place: p, most: d.arg(2) * 1000,
+				})
 			}
 		default:
 			for _, entry := range d.entries() {
@@ -188,7 +177,7 @@ func judgeCharges(
 	for _, part := range given {
 		var may []int
 		for i, c := range charges {
-			if c.id == part.of {
+			if kind == bucketKind && part.in(c.place) > 0 || kind != bucketKind && c.id == part.of {
 				may = append(may, i)
 			}
 		}

@@ -58,9 +58,52 @@ func (e *execution) granted() []int64 {
 	case "rate_sliding":
 		return d.reply[4 : 4+d.arg(3)]
 	case "rate_gcra":
-		return d.reply[4 : 4+d.arg(5)]
+		granted := slices.Clone(d.reply[4 : 4+d.arg(5)])
+		for run := range granted {
+			granted[run] = max(0, granted[run]) // -1 is after the deadline of a waiter
+		}
+		return granted
 	}
 	return nil
+}
+
+// place is what a bucket charged for one request: a stretch of the server's time, in nanoseconds.
+type place struct {
+	of       string
+	from, to int64
+}
+
+// places returns what a bucket charged, in the order of the requests. Only those that can be given back have an of.
+func (e *execution) places() (places []place) {
+	d, at := e.decision, e.options()
+	price := func(run int) int64 { return d.arg(6+3*run)*1000 + d.arg(7+3*run)*1000/d.arg(1) }
+	if len(d.args) < at || d.args[at-1] == "" {
+		for run, n := range e.granted() {
+			for range n {
+				places = append(places, place{"", d.now*1000 - price(run), d.now * 1000})
+			}
+		}
+		return places
+	}
+	rest := d.reply[4+d.arg(5):]
+	period, returned, owed := rest[0], rest[1], rest[2]
+	rest = rest[3:]
+	zone := d.now + d.arg(2)
+	for run, n := range e.granted() {
+		for n > 0 {
+			to, count := rest[0]*1000+rest[1]*1000/d.arg(1), rest[2]
+			of := fmt.Sprint([]int64{period, returned})
+			if rest[0] > zone || rest[0] == zone && rest[1] > d.arg(3) {
+				of = fmt.Sprint([]int64{period, returned - owed})
+			}
+			for i := range count {
+				end := to - (count-1-i)*price(run)
+				places = append(places, place{of, end - price(run), end})
+			}
+			rest, n = rest[3:], n-count
+		}
+	}
+	return places
 }
 
 // grants reports whether the script granted anything.
@@ -79,8 +122,6 @@ func (e *execution) charged() string {
 	last := len(d.reply)
 	switch {
 	case len(d.args) < at:
-	case e.name == "rate_gcra" && d.args[at-1] != "":
-		return fmt.Sprint([]int64{d.reply[last-2], d.reply[last-1], d.reply[1], d.reply[2]})
 	case e.name == "rate_window" && d.arg(at) == 2:
 		return fmt.Sprint(d.reply[last-1:])
 	case e.name == "rate_sliding" && d.arg(at) == 2:
@@ -89,10 +130,19 @@ func (e *execution) charged() string {
 	return ""
 }
 
-// part is a part of a charge that a script gives back: permits, or for a bucket nanoseconds.
+// part is a part of a charge that a script gives back: permits, or for a bucket nanoseconds, before an instant.
 type part struct {
-	of string
-	n  int64
+	of  string
+	n   int64
+	end int64
+}
+
+// in returns how much of the part is in a place.
+func (p part) in(c place) int64 {
+	if c.of != p.of {
+		return 0
+	}
+	return max(0, min(p.end, c.to)-max(p.end-p.n, c.from))
 }
 
 // settled returns what the script was told to give back, and the debt that it booked: permits, or for a bucket
@@ -102,7 +152,7 @@ func (e *execution) settled() (back []part, debt int64) {
 	if at == 0 {
 		for i := range int(d.arg(5)) {
 			member := d.args[5+2*i]
-			back = append(back, part{idOf(member), sizeOf(member) - d.arg(7+2*i)})
+			back = append(back, part{of: idOf(member), n: sizeOf(member) - d.arg(7+2*i)})
 		}
 		if entries := d.entries(); d.arg(2) == -4 && len(entries) > 0 {
 			debt = entries[0].n
@@ -112,21 +162,30 @@ func (e *execution) settled() (back []part, debt int64) {
 	if len(d.args) <= at {
 		return nil, 0
 	}
+	if e.name == "rate_gcra" {
+		at++ // whether the process has charged permits
+	}
 	parts := int(d.arg(at + 1))
 	at += 2
 	for range parts {
 		switch e.name {
 		case "rate_window":
-			back = append(back, part{fmt.Sprint([]int64{d.arg(at)}), d.arg(at + 1)})
+			back = append(back, part{of: fmt.Sprint([]int64{d.arg(at)}), n: d.arg(at + 1)})
 			at += 2
 		case "rate_sliding":
-			back = append(back, part{fmt.Sprint([]int64{d.arg(at), d.arg(at + 1)}), d.arg(at + 2)})
+			back = append(back, part{of: fmt.Sprint([]int64{d.arg(at), d.arg(at + 1)}), n: d.arg(at + 2)})
 			at += 3
 		default:
-			of := fmt.Sprint([]int64{d.arg(at), d.arg(at + 1), d.arg(at + 2), d.arg(at + 3)})
-			back = append(back, part{of, d.arg(at+4)*1000 + d.arg(at+5)*1000/d.arg(1)})
-			at += 6
+			back = append(back, part{
+				of:  fmt.Sprint([]int64{d.arg(at), d.arg(at + 1)}),
+				n:   d.arg(at+4)*1000 + d.arg(at+5)*1000/d.arg(1),
+				end: d.arg(at+2)*1000 + d.arg(at+3)*1000/d.arg(1),
+			})
+			at += 7
 		}
+	}
+	if e.name == "rate_gcra" && d.args[e.options()-1] != "" {
+		at += 2 * int(d.arg(5))
 	}
 	if len(d.args) >= at { // the reply has it in the place of what was given back
 		switch debt = d.reply[3]; e.name {

@@ -44,13 +44,12 @@ func (r reserved) giveBack(to oracle.Settling, back []part, at int64, l oracle.L
 }
 
 // judgeExactly judges the scripts about a limit in the order in which the server executed them, each under the
-// limit that its caller sent. So it judges requests of one key under different limits. Bursts are the times of the
-// whole bursts of these, in microseconds.
+// limit that its caller sent. So it judges requests of one key under different limits.
 //
 // What is given back counts as if it had never been charged, and a debt as if it were granted, whatever the limit is.
-func judgeExactly(kind string, about []execution, lost, bursts []int64) (faults []check.Fault) {
+func judgeExactly(kind string, about []execution, lost []int64) (faults []check.Fault) {
 	alg := map[string]exact{
-		bucketKind: &exactBucket{bursts: bursts}, windowKind: &exactWindows{},
+		bucketKind: &exactBucket{}, windowKind: &exactWindows{},
 		slidingKind: &exactSliding{}, storedKind: &exactLog{},
 	}[kind]
 	alg.reset()
@@ -73,9 +72,6 @@ func judgeExactly(kind string, about []execution, lost, bursts []int64) (faults 
 	return faults
 }
 
-// maxReserve is how far ahead a reservation may be, in microseconds.
-const maxReserve = 60_000_000
-
 const msec = int64(time.Millisecond)
 
 // windowLimit returns the limit of the first two arguments of a script.
@@ -87,11 +83,17 @@ func (d *decision) windowLimit() oracle.Limit {
 type exactBucket struct {
 	oracle.Bucket
 
-	bursts   []int64
-	reserved reserved
+	places []usedPlace
 }
 
-func (b *exactBucket) reset() { *b = exactBucket{bursts: b.bursts, reserved: make(reserved)} }
+// usedPlace is a place, from when on it is used, and what is left of it.
+type usedPlace struct {
+	place
+
+	at, left int64
+}
+
+func (b *exactBucket) reset() { *b = exactBucket{} }
 
 func (b *exactBucket) follow(e *execution) (wrong string) {
 	const rounding = 20_000
@@ -99,7 +101,15 @@ func (b *exactBucket) follow(e *execution) (wrong string) {
 	ns := func(us, parts int64) int64 { return us*1000 + parts*1000/d.arg(1) }
 	limit, now := oracle.Limit{Rate: 1, Per: 1, Burst: ns(d.arg(2), d.arg(3))}, d.now*1000
 	back, debt := e.settled()
-	b.reserved.giveBack(b, back, now, limit)
+	for _, part := range back {
+		for i := range b.places {
+			p := &b.places[i]
+			n := min(p.left, part.in(p.place))
+			b.GiveBack(now, p.at, n, limit)
+			p.left -= n
+		}
+	}
+	b.places = slices.DeleteFunc(b.places, func(p usedPlace) bool { return p.to < now })
 	if debt > 0 {
 		b.Book(now, debt*1000, limit)
 		most := limit
@@ -108,22 +118,15 @@ func (b *exactBucket) follow(e *execution) (wrong string) {
 			wrong = fmt.Sprintf("charged a debt of %d us, %v too much", debt, time.Duration(free-now))
 		}
 	}
-	// The permits of waiters count from now on: that is a little too early.
-	at, id := now, e.charged()
-	if burst := d.arg(2) - maxReserve; id != "" && slices.Contains(b.bursts, burst) {
-		limit.Burst = ns(burst, d.arg(3))
-		at = max(now, ns(d.reply[1], d.reply[2])-limit.Burst)
-	}
-	worth := int64(0)
-	for run, n := range e.granted() {
-		worth += n * ns(d.arg(6+3*run), d.arg(7+3*run))
-	}
-	if worth > 0 {
+	for _, p := range e.places() {
+		at, worth := max(now, p.to-limit.Burst), p.to-p.from
 		if free := b.Free(at, worth, limit); free > at+rounding {
 			wrong = fmt.Sprintf("granted %d requests, %v too early", e.granted(), time.Duration(free-at))
 		}
 		b.Grant(at, worth, limit)
-		b.reserved.add(id, at, worth)
+		if p.of != "" {
+			b.places = append(b.places, usedPlace{p, at, worth})
+		}
 	}
 	return wrong
 }

@@ -83,7 +83,7 @@ func (w *world) definition(kind string) (define func() oracle.Algorithm, roundin
 func (w *world) judgeLimit(i int, o *Object) []check.Fault {
 	define, rounding := w.definition(o.Kind)
 	about, charged, resets := w.about(o)
-	faults := judgeExactly(o.Kind, about, w.server.lost, w.bursts(i))
+	faults := judgeExactly(o.Kind, about, w.server.lost)
 	if w.has("server's clock steps") { // a window ends sooner or later than it would
 		faults = nil
 	}
@@ -148,18 +148,6 @@ func (w *world) judgeLimit(i int, o *Object) []check.Fault {
 	}
 	faults = append(faults, w.judgePolicy(i)...)
 	return append(faults, judgeShares(byPolicy)...)
-}
-
-// bursts returns the times in which the bursts of the limits of an object come back, in microseconds.
-func (w *world) bursts(object int) (us []int64) {
-	add := func(l Limit) { us = append(us, l.Burst*int64(l.Per)/(l.Rate*1000)) }
-	add(w.Objects[object].Limit)
-	for _, o := range w.Ops {
-		if o.Object == object && o.Action == Change {
-			add(o.Limit)
-		}
-	}
-	return us
 }
 
 // shareOf is the part of a limit that a process has to itself.

@@ -1,0 +1,189 @@
+package ratelimit
+
+import "time"
+
+// Places are permits that a line has reserved: long before they can be used, and given back if no waiter needs them. A
+// waiter has the first place for as many permits as it asks for that no earlier waiter has. A line asks at once for a
+// waiter if it has no place, so that the waiters of all processes are served as they come, and then only while its last
+// place is near (nearPlaces): so a process that dies, and one with many waiters, take little from the others.
+
+// servePlaces serves the waiters whose places can be used, each by one for as many permits, and returns when the next
+// can.
+func (l *line) servePlaces(now time.Duration) (due time.Duration) {
+	c := &l.charged
+	due = never
+	for i := 0; i < len(c.spans); {
+		s := &c.spans[i]
+		at, late := c.placeAt(s)
+		w := l.waiterFor(s.unit)
+		switch {
+		case now > late:
+			c.leavePlace(i, true)
+			c.lost++
+		case w == nil && at <= now && l.split(i, now):
+		case w == nil:
+			if at <= now {
+				at = late + 1 // then it is given back
+			}
+			due = min(due, at)
+			i++
+		case at > now:
+			due = min(due, at)
+			i++
+		case w.since > s.at.notAfter(s.start.us): // the limit has granted others since
+			c.leavePlace(i, false)
+			c.lost++
+		default:
+			if l.denied = at-s.at.got > maxReserve/2; l.denied { // others that found no room get a chance
+				l.lookedAt = now
+			}
+			c.leavePlace(i, false)
+			l.used += w.n
+			l.finish(w, now, nil)
+		}
+	}
+	return due
+}
+
+// split serves the first waiter for fewer permits from the first place of a span, and keeps the rest as a place. It
+// reports whether there is one.
+func (l *line) split(i int, now time.Duration) bool {
+	c := &l.charged
+	rest := c.spans[i]
+	most := int64(0)
+	for n := range l.waits {
+		if n < rest.unit {
+			most = max(most, n)
+		}
+	}
+	w := l.waiterFor(most)
+	if w == nil || w.since > rest.at.notAfter(rest.start.us) {
+		return false
+	}
+	c.leavePlace(i, false)
+	rest.n = rest.unit
+	c.algorithm.skip(&rest, w.n)
+	rest.unit = rest.n
+	c.insert(rest)
+	l.used += w.n
+	l.denied, l.left = false, true // it may have a place of its own
+	l.finish(w, now, nil)
+	return true
+}
+
+// waiterFor returns the first waiter for n permits, or nil.
+func (l *line) waiterFor(n int64) *waiter {
+	if l.waits[n] == 0 {
+		return nil
+	}
+	w := l.first
+	for w.n != n {
+		w = w.next
+	}
+	return w
+}
+
+// reserveAt is lookAt for permits that can be reserved: at once for a waiter if there are no places, and else when
+// these are nearly used up. Once a second a look tells whether others have given earlier ones back.
+func (l *line) reserveAt(now time.Duration) time.Duration {
+	c := &l.charged
+	if l.left {
+		l.left = false
+		if c.trim(l.surplus(), now+horizon) {
+			l.trimmed = min(l.trimmed, now)
+		}
+	}
+	at := plus(l.lookedAt, lookEvery)
+	if l.changed || l.earlier {
+		at = plus(l.lookedAt, lookPeriod)
+	}
+	for range l.uncovered {
+		switch held := len(c.spans); {
+		case held == 0 && !l.denied:
+			at = now
+		case held == 0:
+			at = plus(l.lookedAt, l.pause)
+		case held > 0 && !l.denied:
+			lead := 2*l.took + 3*time.Millisecond
+			at = min(at, max(c.usable(c.spans[held-1])-lead, l.paidUntil-(earlyLooks-1)*lookPeriod))
+		}
+		break
+	}
+	if len(c.back) > 0 {
+		at = min(at, max(plus(l.trimmed, lookPeriod), l.backAt))
+	}
+	return max(at, l.retryAt)
+}
+
+// surplus returns how many places for a number of permits no waiter takes.
+func (l *line) surplus() map[int64]int64 {
+	places, all := l.places()
+	for w := l.first; w != nil && all > 0; w = w.next {
+		if places[w.n] > 0 {
+			places[w.n]--
+			all--
+		}
+	}
+	return places
+}
+
+// places returns how many places there are for a number of permits, and for all.
+func (l *line) places() (of map[int64]int64, all int64) {
+	of = make(map[int64]int64, 1)
+	for _, s := range l.charged.spans {
+		of[s.unit] += s.n / s.unit
+		all += s.n / s.unit
+	}
+	return of, all
+}
+
+// withoutPlace is uncovered for permits that are reserved: each waiter takes the first place for as many permits.
+func (l *line) withoutPlace(yield func(*waiter, int64) bool) {
+	var places map[int64]int64
+	if len(l.charged.spans) > 0 {
+		places, _ = l.places()
+	}
+	for w := l.first; w != nil; w = w.next {
+		if places[w.n] > 0 {
+			places[w.n]--
+		} else if !yield(w, w.n) {
+			return
+		}
+	}
+}
+
+// request adds what is missing for a waiter to an ask.
+func (l *line) request(a *ask, w *waiter, missing int64, now time.Duration) {
+	r := equalRequests{n: missing, count: 1}
+	if l.charged.reserves() {
+		r.within = maxReserve
+		if w.deadline-now < maxReserve {
+			r.within, r.waiter = max(0, w.deadline-now), w
+		}
+	}
+	a.add(r)
+}
+
+// comingWithin returns how early permits are charged for waiters yet to come.
+func (l *line) comingWithin() time.Duration {
+	if l.charged.reserves() {
+		return min(horizon+2*l.took, maxHorizon)
+	}
+	return 0
+}
+
+// renew gives the places back, to reserve them anew in the same script, if there were permits before, unless the first
+// place is near.
+func (l *line) renew(now time.Duration) {
+	c := &l.charged
+	l.seeks = l.changed || now-l.renewed >= lookEvery
+	l.changed = false
+	if !l.earlier || len(c.spans) > maxRenewed {
+		return
+	}
+	l.earlier, l.seeks, l.renewed = false, false, now
+	if len(c.spans) > 0 && c.usable(c.spans[0]) > now+horizon+2*l.took {
+		c.back = append(c.back, c.spans...)
+		c.spans, c.n = nil, 0
+	}
+}
