@@ -27,7 +27,6 @@ import (
 type Client struct {
 	rdb      redis.UniversalClient
 	base     redis.UniversalClient // the client of a known type that rdb is or embeds; knows the nodes
-	noCache  bool                  // the last answer of Redis denies nothing
 	wheel    *wheel.Wheel
 	logger   *slog.Logger
 	id       string // part of the keys of limits with the scope PerClient
@@ -67,7 +66,6 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		id:      client.NewID(),
 		clock:   client.NewClock(cfg.Wheel),
 		timeout: cfg.timeout,
-		noCache: cfg.noCache,
 		monitor: newMonitor(cfg.hooks),
 	}
 	r, err := client.NewRedis(&cfg.Options, rdb, &c.gate)

@@ -46,11 +46,6 @@ func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
 	if s.waitingLocked() {
 		asked = 0 // it must not overtake the waiters
 	}
-	if s.client.sender.NoBatches {
-		s.mu.Unlock()
-		r, err := s.decideAlone(ctx, asked)
-		return s.behind(ctx, n, asked, r, err)
-	}
 	c := s.client.calls.Get().(*call)
 	c.n, c.since, c.values = asked, began, ctx
 	j, err := s.joinLocked(c)
@@ -89,12 +84,6 @@ func (s *keyState) behind(ctx context.Context, n, asked int64, r Result, err err
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.policyLocked(n, unavailable(errTimeout))
-}
-
-// decideAlone has a script decide on this request and no other.
-func (s *keyState) decideAlone(ctx context.Context, n int64) (Result, error) {
-	r, _, err := s.decideInRedis(ctx, ask{}, n)
-	return r, err
 }
 
 // decideToSettle is decide for n permits of which a settlement can give a part back. The spans are what Redis charged:

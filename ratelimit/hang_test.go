@@ -324,37 +324,6 @@ func TestBreaker_TheErrorKeepsItsCause(t *testing.T) {
 	}
 }
 
-// Without batching and local denial, the policy decides in a hang, and a call overtakes no waiter.
-func TestHang_WithoutBatchingAndLocalDenial(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	off := []ratelimit.Option{ratelimit.WithBatching(false), ratelimit.WithLocalDenial(false)}
-	patient := newClient(t, server.Client(t), off...)
-	k := patient.Limiter("k", ratelimit.PerHour(1))
-	r, err := k.Allow(t.Context(), "key")
-	require.NoError(t, err)
-	require.True(t, r.Allowed)
-	ctx, cancel := context.WithCancel(t.Context())
-	over := make(chan error, 1)
-	k.WaitFunc(ctx, "key", 1, func(err error) { over <- err })
-	r, err = k.Allow(t.Context(), "key")
-	require.NoError(t, err)
-	require.False(t, r.Allowed)
-	cancel()
-	require.ErrorIs(t, <-over, context.Canceled)
-
-	hasty := newClient(t, server.Client(t), append(off, ratelimit.WithTimeout(20*time.Millisecond))...)
-	k = hasty.Limiter("k", ratelimit.PerHour(1))
-	server.Pause()
-	_, err = k.Allow(t.Context(), "key")
-	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
-	ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	_, err = patient.Limiter("k", ratelimit.PerHour(1)).Allow(ctx, "other")
-	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
-	server.Resume()
-}
-
 // requireOneLine requires that an error reads well in a log.
 func requireOneLine(t *testing.T, err error) {
 	t.Helper()

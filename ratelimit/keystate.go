@@ -162,7 +162,7 @@ func (s *keyState) remembers() time.Duration {
 	}
 	passed := at - s.known.sent
 	r, denied := s.known.snapshot.cachedDenial(1, passed)
-	if !denied || s.client.noCache {
+	if !denied {
 		return 0
 	}
 	return min(r.RetryAfter, maxDenyFor-passed)
@@ -196,7 +196,7 @@ func (s *keyState) rememberedLocked(n int64, now time.Duration) (Result, bool) {
 
 // deniedByMemoryLocked denies n permits by the last answer of Redis.
 func (s *keyState) deniedByMemoryLocked(n int64, now time.Duration) (Result, bool) {
-	if n == 0 || s.known.snapshot == nil || s.client.noCache || !s.known.fresh(now) {
+	if n == 0 || s.known.snapshot == nil || !s.known.fresh(now) {
 		return Result{}, false
 	}
 	r, denied := s.known.snapshot.cachedDenial(n, now-s.known.sent)

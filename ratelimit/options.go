@@ -23,8 +23,6 @@ type config struct {
 	failures int
 	probe    time.Duration
 	timeout  time.Duration
-
-	noCache bool // the last answer of Redis denies nothing
 }
 
 // defaultTimeout outlasts one packet that is lost, which is sent again after 200 ms.
@@ -100,26 +98,6 @@ func WithBreaker(failures int, probe time.Duration) Option {
 			return argument.Error("WithBreaker probe", probe, "must be at least 1ms")
 		}
 		c.failures, c.probe = failures, probe
-		return nil
-	})
-}
-
-// WithBatching sets whether calls of several callers share scripts and round trips. The default is true: calls
-// for one key that come while Redis answers earlier ones are decided by the next script, and scripts for
-// several keys travel in one pipeline. With false, each call has a script and a round trip to itself, and up to 32
-// calls to a node are in flight; further calls wait. Callers of Wait for one key ask together all the same, because
-// they stand in one line.
-func WithBatching(on bool) Option {
-	return optionFunc(func(c *config) error { return c.SetBatching(on) })
-}
-
-// WithLocalDenial sets whether the Client denies requests by the last answer of Redis for the key. The default is true:
-// while that answer says that a request cannot be granted yet, and for at most a second, Allow, AllowN and AllowUpTo
-// deny it without asking Redis. With false they ask Redis each time. Two decisions without Redis remain: a request
-// that may not overtake callers of Wait is denied, and while Redis is down the policy decides.
-func WithLocalDenial(on bool) Option {
-	return optionFunc(func(c *config) error {
-		c.noCache = !on
 		return nil
 	})
 }

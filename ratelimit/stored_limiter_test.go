@@ -185,16 +185,6 @@ func TestStoredLimiter_Reserve(t *testing.T) {
 	require.LessOrEqual(t, again.Delay(), last.Delay()+time.Second)
 }
 
-// A request above the rate is an error, whether calls share scripts or not.
-func TestStoredLimiter_ExceedsTheLimitWithoutBatching(t *testing.T) {
-	t.Parallel()
-	_, rdb, _, name := shared(t)
-	l := newClient(t, rdb, ratelimit.WithBatching(false)).StoredLimiter(name)
-	require.NoError(t, l.SetRate(t.Context(), ratelimit.PerHour(5)))
-	_, err := l.AllowN(t.Context(), 6)
-	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
-}
-
 func TestStoredLimiter_ConcurrentCallersAreExact(t *testing.T) {
 	t.Parallel()
 	l, rdb, name := storedLimiter(t, perSeconds(500, 60), ratelimit.Overall)

@@ -96,20 +96,11 @@ func WithShardedChannels(on bool) Option {
 	return option(func(c *config) error { return c.SetSharded(on) })
 }
 
-// WithBatching sets whether calls about several semaphores share round trips. The default is true: calls that
-// come while Redis answers earlier ones travel in the next pipeline. With false, each call has a round trip
-// and a script to itself, and up to 32 calls to a node are in flight; further calls wait. Callers of one semaphore ask
-// together all the same, because they stand in one queue. Renewals and releases in the background share pipelines all
-// the same, because their number grows with the permits that are held.
-func WithBatching(on bool) Option {
-	return option(func(c *config) error { return c.SetBatching(on) })
-}
-
 // WithSharedScripts sets whether calls about several semaphores share a script, so that one script names the
 // keys of all of them. The default is true: calls for single permits of a Semaphore share scripts if the client is for
 // a single server and CLIENT INFO shows that there is no proxy in between. The Client sends it in the background, until
 // it has an answer. With false, it does not send it, and each semaphore has a script to itself. Calls still share
-// pipelines; see WithBatching.
+// pipelines.
 func WithSharedScripts(on bool) Option {
 	return option(func(c *config) error { return c.SetSharedScripts(on) })
 }

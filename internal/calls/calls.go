@@ -96,9 +96,6 @@ type Config struct {
 	// Checked, if not nil, receives the result of each check, before those who wait for it. The arguments addr and
 	// known are those of redisconn.NodeAddr. It must not block.
 	Checked func(addr string, known bool, err error)
-	// NoBatches sends each call in a round trip of its own, so calls share no scripts either.
-	NoBatches bool
-
 	// NoSharing gives each call of a batch a script of its own.
 	NoSharing bool
 }

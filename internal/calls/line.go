@@ -395,7 +395,7 @@ func (s *Sender) lineOf(r route) *line {
 			s.lines.all = make(map[route]*line)
 		}
 		l = &line{sender: s, route: r, width: width, most: maxBatch}
-		if r.alone || !r.known || s.NoBatches {
+		if r.alone || !r.known {
 			l.width, l.most = aloneWidth, 1
 		}
 		s.lines.all[r] = l

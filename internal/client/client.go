@@ -40,7 +40,7 @@ func NewRedis(o *Options, rdb redis.UniversalClient, g *gate.Gate) (Redis, error
 	r := Redis{Client: rdb, Base: cmp.Or(base, rdb), Known: base != nil}
 	r.Sender = calls.New(calls.Config{
 		Client: rdb, Base: r.Base, Wheel: o.Wheel, Workers: g.Workers, Gate: g,
-		NoBatches: o.NoBatches, NoSharing: o.NoSharing,
+		NoSharing: o.NoSharing,
 	})
 	return r, nil
 }

@@ -19,7 +19,7 @@ type Options struct {
 	Wheel  *wheel.Wheel // nil before SetDefaultWheel
 	Logger *slog.Logger
 
-	NoBatches, NoSharing bool // see calls.Config
+	NoSharing bool // see calls.Config
 
 	// Options of packages whose callers wait for messages.
 	Poll     time.Duration
@@ -41,12 +41,6 @@ func (o *Options) SetSharded(on bool) error {
 	if on {
 		o.Channels = pubsub.Sharded
 	}
-	return nil
-}
-
-// SetBatching sets whether calls share round trips, for WithBatching.
-func (o *Options) SetBatching(on bool) error {
-	o.NoBatches = !on
 	return nil
 }
 

@@ -176,7 +176,7 @@ func with[O any](
 	}
 }
 
-// Each way in which a client saves scripts and round trips can be switched off, and its calls succeed without it.
+// Clients save scripts and round trips; shared scripts can be switched off, and calls succeed without them.
 func TestSwitches(t *testing.T) {
 	t.Parallel()
 	const all = pipelined | shared
@@ -188,29 +188,20 @@ func TestSwitches(t *testing.T) {
 	rows := []row{
 		{"locks", with(usedLocks), all, 0},
 		{"locks, WithSharedScripts(false)", with(usedLocks, redislock.WithSharedScripts(false)), pipelined, shared},
-		{"locks, WithBatching(false)", with(usedLocks, redislock.WithBatching(false)), 0, all},
 		{"locks, the last option counts", with(
-			usedLocks, redislock.WithBatching(false), redislock.WithSharedScripts(false),
-			redislock.WithBatching(true), redislock.WithSharedScripts(true),
+			usedLocks, redislock.WithSharedScripts(false), redislock.WithSharedScripts(true),
 		), all, 0},
 		{"renewals", with(usedRenewals), shared, 0},
 		{"renewals, WithSharedScripts(false)", with(usedRenewals, redislock.WithSharedScripts(false)), 0, shared},
 		{"semaphores", with(usedSemaphores), all, 0},
 		{"semaphores, WithSharedScripts(false)", with(usedSemaphores, semaphore.WithSharedScripts(false)), pipelined, shared},
-		{"semaphores, WithBatching(false)", with(usedSemaphores, semaphore.WithBatching(false)), 0, all},
 		{"semaphores, the last option counts", with(
-			usedSemaphores, semaphore.WithBatching(false), semaphore.WithSharedScripts(false),
-			semaphore.WithBatching(true), semaphore.WithSharedScripts(true),
+			usedSemaphores, semaphore.WithSharedScripts(false), semaphore.WithSharedScripts(true),
 		), all, 0},
 	}
 	for _, algorithm := range []ratelimit.Algorithm{ratelimit.GCRA, ratelimit.FixedWindow, ratelimit.SlidingWindow} {
 		use, what := usedLimits(algorithm), "limits, "+algorithm.String()
-		rows = append(rows, []row{
-			{what, with(use), all | local, 0},
-			{what + ", WithBatching(false)", with(use, ratelimit.WithBatching(false)), local, all},
-			{what + ", WithLocalDenial(false)", with(use, ratelimit.WithLocalDenial(false)), all, local},
-			{what + ", both", with(use, ratelimit.WithBatching(false), ratelimit.WithLocalDenial(false)), 0, all | local},
-		}...)
+		rows = append(rows, row{what, with(use), all | local, 0})
 	}
 	for _, tt := range rows {
 		t.Run(tt.what, func(t *testing.T) {
