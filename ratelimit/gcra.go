@@ -97,6 +97,9 @@ func (g *gcra) decode(a *ask, reply []int64, at reading) (answer, error) {
 	if a.inOrder {
 		g.readPlaces(a, &r, at, &got)
 	}
+	if s.pieces > 0 {
+		s.room = r.next(0, s.pieces)
+	}
 	n := a.permits(got.granted)
 	r.bad = r.bad || !a.inOrder && s.grantsAhead(n)
 	if err := r.end(); err != nil {
@@ -148,6 +151,7 @@ type gcraSnapshot struct {
 	now    int64
 	tat    gcraTime
 	pieces int64 // us by which the end of all places is later than tat, if there are permits in pieces before
+	room   int64 // us of the first piece
 }
 
 // grantsAhead reports whether the state that n granted permits have left cannot be: they are charged to it or to the
@@ -169,16 +173,24 @@ func (s *gcraSnapshot) behind(n int64) time.Duration {
 	return s.gcra.params.delay(s.gcra.params.add(s.tat, gcraTime{us: s.pieces}), s.now, n)
 }
 
-func (s *gcraSnapshot) charge(n int64) { s.tat = s.gcra.params.add(s.tat, s.gcra.params.cost(n)) }
+func (s *gcraSnapshot) charge(n int64) {
+	p := s.gcra.params
+	s.tat, s.room = p.add(s.tat, p.cost(n)), max(0, s.room-p.cost(n).us)
+}
 
 func (s *gcraSnapshot) result(n int64, passed time.Duration) Result {
 	p, now := s.gcra.params, s.now+(passed+time.Microsecond-1).Microseconds()
-	return Result{
+	r := Result{
 		Limit:      s.gcra.limit.Burst,
 		Remaining:  p.remaining(s.tat, now),
 		RetryAfter: p.delay(s.tat, now, n),
 		ResetAfter: p.reset(s.tat, now),
 	}
+	if s.pieces > 0 {
+		r.Remaining = min(r.Remaining, p.whole(s.room))
+		r.ResetAfter = p.reset(p.add(s.tat, gcraTime{us: s.pieces}), now)
+	}
+	return r
 }
 
 // cachedDenial holds for any request: other processes can only have moved tat further.
@@ -208,7 +220,7 @@ func (g *gcra) partCost(n int64) []any {
 }
 
 func (g *gcra) readPart(r *replyReader, now, n int64, stamped bool) (snapshot, replayed, span) {
-	s := &gcraSnapshot{gcra: g, now: now, tat: r.time(g.params), pieces: r.next(0, exact)}
+	s := &gcraSnapshot{gcra: g, now: now, tat: r.time(g.params), pieces: r.next(0, exact), room: r.next(0, exact)}
 	before := *s
 	before.tat = g.params.sub(s.tat, g.params.cost(n))
 	charged := span{n: n}

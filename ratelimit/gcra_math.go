@@ -104,6 +104,16 @@ func (p gcraParams) delay(tat gcraTime, now, n int64) time.Duration {
 	return micros(max(0, d.roundUp()))
 }
 
+// whole returns how many permits a time is worth, rounded down.
+func (p gcraParams) whole(us int64) int64 {
+	hi, lo := bits.Mul64(uint64(max(0, us)), uint64(p.den))
+	if hi >= uint64(p.step) {
+		return math.MaxInt64
+	}
+	n, _ := bits.Div64(hi, lo, uint64(p.step))
+	return int64(min(n, math.MaxInt64))
+}
+
 // remaining returns how many permits can be used at now.
 func (p gcraParams) remaining(tat gcraTime, now int64) int64 {
 	if tat.us < now {

@@ -319,7 +319,7 @@ func TestLimiter_Reserve(t *testing.T) {
 
 	given, err := first.Cancel(ctx)
 	require.NoError(t, err)
-	require.False(t, given, "not the last one")
+	require.True(t, given)
 	given, err = second.Cancel(ctx)
 	require.NoError(t, err)
 	require.True(t, given)
@@ -328,7 +328,7 @@ func TestLimiter_Reserve(t *testing.T) {
 	require.False(t, given, "once")
 	third, err := k.Reserve(ctx, name, 1)
 	require.NoError(t, err)
-	require.LessOrEqual(t, third.Delay(), 30*time.Second)
+	require.Zero(t, third.Delay())
 	require.NoError(t, first.Wait(ctx))
 }
 

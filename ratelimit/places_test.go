@@ -101,7 +101,7 @@ func TestPlaces_WhatHasMovedForwardReturnsSooner(t *testing.T) {
 func TestPlaces_WhatIsOwed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		burst, free int64 // of 5 that are given back before a place for one; what may get into its way is lost
+		burst, free int64 // at once, of 5 that are given back before a place for one; the rest is a hole where it was
 	}{"a burst of ten": {10, 5}, "a burst of five": {5, 4}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -113,6 +113,7 @@ func TestPlaces_WhatIsOwed(t *testing.T) {
 			require.True(t, p.giveBack(first, 5))
 			require.False(t, p.allow(c.free+1))
 			require.True(t, p.allow(c.free))
+			require.True(t, c.free == 5 || p.allow(5-c.free))
 			require.False(t, p.allow(1))
 			p.pass(1000)
 			require.False(t, p.allow(1))
@@ -120,6 +121,41 @@ func TestPlaces_WhatIsOwed(t *testing.T) {
 			require.True(t, p.allow(1))
 		})
 	}
+}
+
+// A hole before a wide place ends where the permits of the place, and what is owed, need the time.
+func TestPlaces_AHoleIsNotAddedToWhatIsOwed(t *testing.T) {
+	t.Parallel()
+	for _, broken := range [][]string{nil, {"  gcra_raise(s)\n", ""}} {
+		p := newPlaces(t, ratelimit.PerSecond(1).WithBurst(10), broken...)
+		require.True(t, p.allow(4))
+		six, _ := p.reserve(6)
+		_, delay := p.reserve(5)
+		require.EqualValues(t, 5000, delay)
+		require.True(t, p.giveBack(six, 6))
+		p.pass(4999)
+		require.True(t, p.allow(5))
+		require.Equal(t, broken != nil, p.allow(1), "the place is used 1 ms later")
+	}
+}
+
+// What is given back before a place that is as wide as the burst is there when that place is given back.
+func TestPlaces_WhatHasNoRoomBesideAPlaceComesBackWithIt(t *testing.T) {
+	t.Parallel()
+	p := newPlaces(t, ratelimit.PerSecond(1).WithBurst(10))
+	var used []ratelimit.Charge
+	for range 4 {
+		c, _ := p.reserve(1)
+		used = append(used, c)
+	}
+	place, delay := p.reserve(10)
+	require.EqualValues(t, 4000, delay)
+	for _, c := range used[:3] {
+		require.True(t, p.giveBack(c, 1))
+	}
+	require.True(t, p.giveBack(place, 10))
+	_, delay = p.reserve(10)
+	require.EqualValues(t, 1000, delay)
 }
 
 // A request that has no room in a hole comes after all places, and is told when.

@@ -208,7 +208,7 @@ var settledAlgorithms = map[string]settledAlgorithm{
 			},
 			{
 				"gives back before places",
-				"if s.last > s.now then", "if nil then",
+				"if s.last <= s.now then", "if true then",
 			},
 			{"gives back twice", "gcra_lower(s, part_us, part_num)", "gcra_lower(s, 2 * part_us, part_num)"},
 			{"gives a place twice", "h.us, h.num = to_us, to_num\n    if", "if"},
@@ -216,6 +216,7 @@ var settledAlgorithms = map[string]settledAlgorithm{
 				"lets a place be used before its time",
 				"gcra_free(s, from_us, from_num, ends_us, ends_num)", "gcra_lower(s, ends_us - from_us, 0)",
 			},
+			{"leaves a hole where others are", "left_us, left_num)\n      reply", "3 * left_us, left_num)\n      reply"},
 			{"forgets a debt", "gcra_owe(s, debt_us, debt_num)", ""},
 			{"forgets that a debt is used", "s.used, s.debts = s.us + 1,", "s.used, s.debts = 0,"},
 			{"expires too soon", "(left - left % 1000) / 1000 + 1", "left / 2000"},

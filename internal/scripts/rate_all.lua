@@ -15,8 +15,8 @@ ARGV     1 1 if the first request that is denied denies the rest, 2 if charges c
            how many requests there are; 0 asks only how long one would have to wait
            and for each limit the price of one request: us, num for GCRA; permits for the others
 Returns  {now, for each run: requests granted,
-          for each limit: us, num of the state, or of the first hole, and by how many us all places may end later; or used permits,
-          ms until the window begins, ms until it ends;
+          for each limit: us, num of the state, or of the first hole, by how many us all places may end later, and how many us,
+          rounded up, have room there before others; or used permits, ms until the window begins, ms until it ends;
           or permits of the window before, of the current window, their length in ms, ms of the current window that have passed;
           and if charges can be given back: period, returned, us and num of the end of the last charge; or stamp; or stamp, index}
 
@@ -40,7 +40,7 @@ local now = time[1] * 1000000 + time[2]
 -- Each kind of limit has: open, which reads its arguments and its state; price, which reads the price of a request; fits;
 -- take, which charges a price that fits; write; blank, the state that a probe writes where there is none; and report, the
 -- fields of its state that the reply holds; stamp, which makes its charges returnable, and the fields of stamps.
-local gcra = {blank = now, report = {'first_us', 'first_num', 'pieces'}, stamps = {'period', 'returned', 'to_us', 'to_num'}}
+local gcra = {blank = now, report = {'first_us', 'first_num', 'pieces', 'room'}, stamps = {'period', 'returned', 'to_us', 'to_num'}}
 local window = {blank = '0:1', report = {'used', 'begins', 'ends'}, stamps = {'stamp'}} -- a grant makes it as long as the limit's
 local sliding = {blank = '0:0:0:1', report = {'previous', 'current', 'length', 'elapsed'}, stamps = {'stamp', 'index'}}
 
@@ -205,7 +205,7 @@ elseif runs == 0 then
 end
 for _, l in ipairs(limits) do
   if l.kind == gcra then
-    l.first_us, l.first_num = gcra_first(l)
+    l.first_us, l.first_num, l.room = gcra_first(l)
     l.pieces = l.us - l.first_us + (l.first_us < l.us and 1 or 0)
   end
   for _, field in ipairs(l.kind.report) do

@@ -29,7 +29,8 @@ ARGV     1 den
 Returns  {now, us and num of the state, or of the first hole, us given back or charged as a debt, rounded down, or else by how many us
             the end of all places may be later, requests granted of each run ..,
           and if charges can be given back: period, returned, us owed, rounded up, and in the order of the requests the places of those
-            granted, as us, num: the end; number of requests that have followed each other there}
+            granted, as us, num: the end; number of requests that have followed each other there;
+          and if all places may end later: how many us, rounded up, have room at the state or in the hole}
 
 A part is given back to the state that later charges have left. Without the part, the state would be no lower than now plus these
 charges, as if they had all been made now. So the charge is given back as far as its own end, less what was given back since of the
@@ -142,12 +143,13 @@ for at = options + 4, own, 7 do
       if part_us >= beyond then
         part_us, part_num = beyond, 0
       end
-      local given = gcra_lower(s, part_us, part_num)
-      s.returned, changed = s.returned + given, changed or given > 0
-      if not ahead then
+      local given, left_us, left_num = gcra_lower(s, part_us, part_num)
+      s.returned = s.returned + given
+      if given > 0 and not ahead then
         s.returns[#s.returns + 1] = {place = place, us = given}
       end
-      reply[4] = reply[4] + math.min(given, part_us)
+      given = math.min(given, part_us) + gcra_leave(s, now + beyond, left_us, left_num)
+      reply[4], changed = reply[4] + given, changed or given > 0
     end
   end
 end
@@ -221,7 +223,8 @@ if any or changed then
 elseif #ARGV == 5 then
   write_back(state_key, value, now)
 end
-reply[2], reply[3] = gcra_first(s)
+local room
+reply[2], reply[3], room = gcra_first(s)
 if parts == 0 and not ARGV[debt + 1] then
   reply[4] = s.us - reply[2] + (reply[2] < s.us and 1 or 0)
 end
@@ -230,5 +233,8 @@ if in_order then
   for i = 1, #places do
     reply[#reply + 1] = places[i]
   end
+end
+if room > 0 and parts == 0 and not ARGV[debt + 1] then
+  reply[#reply + 1] = room
 end
 return reply

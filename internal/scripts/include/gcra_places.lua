@@ -7,6 +7,7 @@
 -- move forward. Beyond the zone the places stay where they are, so a place that is given back there is a hole, which the next request
 -- takes that it has room for. If there are places beyond the zone, what is given back inside it is owed: a hole that moves with the
 -- zone as time passes, and stays below the place that is used next, whose own permits must fit above it: the widest place could be.
+-- What has no room there is a hole where it was charged. When no place is left beyond the zone, all holes lower the state.
 --
 -- The tail of a state that has a period is ":last:place,us;place,us;..:den:burst:short:used:debts:widest:us:num:..". From older versions
 -- it is "", or ends after the places; they take holes for charges.
@@ -29,43 +30,62 @@ local function before(us, num, other_us, other_num)
   return us < other_us or us == other_us and num < other_num
 end
 
--- gcra_lower gives back inside the zone, if there are places for later as much as has room below the place or the hole that is used
--- next. It returns the us that were given back, rounded up.
+-- gcra_sum adds a time, which may be negative.
+local function gcra_sum(s, us, num, more_us, more_num)
+  us, num = us + more_us, num + more_num
+  if num >= s.den then
+    return us + 1, num - s.den
+  elseif num < 0 then
+    return us - 1, num + s.den
+  end
+  return us, num
+end
+
+-- gcra_raise cuts the holes that begin below what is owed.
+local function gcra_raise(s)
+  local h = s.holes[1]
+  while h and before(h.us, h.num, s.now + s.owed_us, s.owed_num) do
+    h.us, h.num = s.now + s.owed_us, s.owed_num
+    if before(h.us, h.num, h.to_us, h.to_num) then
+      return
+    end
+    table.remove(s.holes, 1)
+    h = s.holes[1]
+  end
+end
+
+-- gcra_lower gives back inside the zone, if there are places for later as much as has room below the place that is used next. It
+-- returns the us that were given back, rounded up, and the us and num that were not.
 local function gcra_lower(s, us, num)
   if not before(s.zone_us, s.zone_num, s.us, s.num) then
     s.last = 0 -- there are none
   end
-  if s.last > s.now then
-    local most_us, most_num = s.zone_us - s.now - s.widest - s.owed_us, s.zone_num - s.owed_num
-    if s.holes[1] and s.holes[1].us - s.now - s.owed_us - 1 < most_us then
-      most_us, most_num = s.holes[1].us - s.now - s.owed_us - 1, 0
+  if s.last <= s.now then
+    s.us, s.num = gcra_sum(s, s.us, s.num, -us, -num)
+    s.us, s.num = gcra_sum(s, s.us, s.num, -s.owed_us, -s.owed_num)
+    for _, h in ipairs(s.holes) do
+      local hole_us, hole_num = gcra_sum(s, h.to_us, h.to_num, -h.us, -h.num)
+      s.us, s.num = gcra_sum(s, s.us, s.num, -hole_us, -hole_num)
+      s.returned = s.returned + hole_us + (hole_num > 0 and 1 or 0)
     end
-    if most_num < 0 then
-      most_us, most_num = most_us - 1, most_num + s.den
-    end
-    if before(most_us, most_num, us, num) then
-      us, num = most_us, most_num
-      if us < 0 then -- less is owed than before
-        s.owed_us, s.owed_num = math.max(0, s.owed_us + us), 0
-        return 0
-      end
-    end
-    s.owed_us, s.owed_num = s.owed_us + us, s.owed_num + num
-    if s.owed_num >= s.den then
-      s.owed_us, s.owed_num = s.owed_us + 1, s.owed_num - s.den
-    end
-  else
-    local all_us, all_num = us + s.owed_us, num + s.owed_num
-    s.owed_us, s.owed_num, s.widest = 0, 0, 0
-    s.us, s.num = s.us - all_us, s.num - all_num
-    while s.num < 0 do
-      s.us, s.num = s.us - 1, s.num + s.den
-    end
+    s.owed_us, s.owed_num, s.widest, s.holes = 0, 0, 0, {}
     if s.us < s.now then
       s.us, s.num = s.now, 0
     end
+    return us + (num > 0 and 1 or 0), 0, 0
   end
-  return us + (num > 0 and 1 or 0)
+  local left_us, left_num = 0, 0
+  local most_us, most_num = gcra_sum(s, s.zone_us - s.now - s.widest, s.zone_num, -s.owed_us, -s.owed_num)
+  if most_us < 0 then
+    most_us, most_num = 0, 0
+  end
+  if before(most_us, most_num, us, num) then
+    left_us, left_num = gcra_sum(s, us, num, -most_us, -most_num)
+    us, num = most_us, most_num
+  end
+  s.owed_us, s.owed_num = gcra_sum(s, s.owed_us, s.owed_num, us, num)
+  gcra_raise(s)
+  return us + (num > 0 and 1 or 0), left_us, left_num
 end
 
 -- gcra_places completes the state s, which has us, num, period, returned and tail, and the den, the whole burst full_us and full_num
@@ -110,13 +130,8 @@ local function gcra_places(s, now)
     if not before(h.us, h.num, h.to_us, h.to_num) then
       -- less than a microsecond
     elseif empty or not before(top_us, zone_num, h.to_us, h.to_num) then
-      local us, num = h.to_us - h.us, h.to_num - h.num
-      sum_us, sum_num = sum_us + us, sum_num + num
-      if sum_num >= den then
-        sum_us, sum_num = sum_us + 1, sum_num - den
-      elseif sum_num < 0 then
-        sum_us, sum_num = sum_us - 1, sum_num + den
-      end
+      local us, num = gcra_sum(s, h.to_us, h.to_num, -h.us, -h.num)
+      sum_us, sum_num = gcra_sum(s, sum_us, sum_num, us, num)
       s.returned = s.returned + us + (num > 0 and 1 or 0)
     else
       if h.us < now then
@@ -141,31 +156,19 @@ end
 -- gcra_fit returns where a request for a price ends, and what it takes: 0 for what is owed, the number of a hole, or nil if it comes
 -- after all places.
 local function gcra_fit(s, us, num)
-  local den = s.den
   if s.open and not before(s.owed_us, s.owed_num, us, num) then
-    local to_us, to_num = s.zone_us - s.widest - s.owed_us + us, s.zone_num - s.owed_num + num
-    if to_num >= den then
-      to_us, to_num = to_us + 1, to_num - den
-    elseif to_num < 0 then
-      to_us, to_num = to_us - 1, to_num + den
-    end
+    local to_us, to_num = gcra_sum(s, s.zone_us - s.widest, s.zone_num, -s.owed_us, -s.owed_num)
+    to_us, to_num = gcra_sum(s, to_us, to_num, us, num)
     return to_us, to_num, 0
   end
   for i = 1, s.open and #s.holes or 0 do
     local h = s.holes[i]
-    local to_us, to_num = h.us + us, h.num + num
-    if to_num >= den then
-      to_us, to_num = to_us + 1, to_num - den
-    end
+    local to_us, to_num = gcra_sum(s, h.us, h.num, us, num)
     if not before(h.to_us, h.to_num, to_us, to_num) then
       return to_us, to_num, i
     end
   end
-  local to_us, to_num = s.us + us, s.num + num
-  if to_num >= den then
-    to_us, to_num = to_us + 1, to_num - den
-  end
-  return to_us, to_num
+  return gcra_sum(s, s.us, s.num, us, num)
 end
 
 -- gcra_shorten is called before a charge of any kind. Under a limit with a shorter burst, what is there may be used already.
@@ -183,10 +186,7 @@ local function gcra_take(s, us, num, to_us, to_num, hole)
   local h = s.holes[hole]
   gcra_shorten(s)
   if hole == 0 then
-    s.owed_us, s.owed_num = s.owed_us - us, s.owed_num - num
-    if s.owed_num < 0 then
-      s.owed_us, s.owed_num = s.owed_us - 1, s.owed_num + s.den
-    end
+    s.owed_us, s.owed_num = gcra_sum(s, s.owed_us, s.owed_num, -us, -num)
     return
   elseif h then
     h.us, h.num = to_us, to_num
@@ -211,69 +211,66 @@ local function gcra_take(s, us, num, to_us, to_num, hole)
   end
 end
 
--- gcra_free makes a hole of the stretch between two instants beyond the zone, and reports whether it was charged.
+-- gcra_free makes a hole of the stretch between two instants, and reports whether it was charged.
 local function gcra_free(s, us, num, to_us, to_num)
   if before(s.us, s.num, to_us, to_num) then
     return false
   end
   local at = 1
-  while s.holes[at] and before(s.holes[at].us, s.holes[at].num, us, num) do
+  while s.holes[at] and before(s.holes[at].to_us, s.holes[at].to_num, us, num) do
     at = at + 1
   end
-  local h, left, right = {us = us, num = num, to_us = to_us, to_num = to_num}, s.holes[at - 1], s.holes[at]
-  if left and not before(left.to_us, left.to_num, us, num) then
-    left.to_us, left.to_num, h, at = to_us, to_num, left, at - 1
+  local h = s.holes[at]
+  while h and not before(to_us, to_num, h.us, h.num) do -- they touch
+    if before(h.us, h.num, us, num) then
+      us, num = h.us, h.num
+    end
+    if before(to_us, to_num, h.to_us, h.to_num) then
+      to_us, to_num = h.to_us, h.to_num
+    end
+    table.remove(s.holes, at)
+    h = s.holes[at]
+  end
+  if before(to_us, to_num, s.us, s.num) then
+    table.insert(s.holes, at, {us = us, num = num, to_us = to_us, to_num = to_num})
   else
-    table.insert(s.holes, at, h)
-  end
-  if right and not before(h.to_us, h.to_num, right.us, right.num) then
-    h.to_us, h.to_num = right.to_us, right.to_num
-    table.remove(s.holes, at + 1)
-  end
-  if not before(h.to_us, h.to_num, s.us, s.num) then
-    s.us, s.num = h.us, h.num
-    table.remove(s.holes)
+    s.us, s.num = us, num
   end
   return true
+end
+
+-- gcra_leave makes a hole of the end of a charge inside the zone, as far as it is above what is owed. It returns its us.
+local function gcra_leave(s, to_us, us, num)
+  local from_us, from_num = gcra_sum(s, to_us, 0, -us, -num)
+  if before(from_us, from_num, s.now + s.owed_us, s.owed_num) then
+    from_us, from_num = s.now + s.owed_us, s.owed_num
+  end
+  if before(from_us, from_num, to_us, 0) and gcra_free(s, from_us, from_num, to_us, 0) then
+    return to_us - from_us
+  end
+  return 0
 end
 
 -- gcra_owe charges a debt: to what is owed and to the holes, and then after all places.
 local function gcra_owe(s, us, num)
   gcra_shorten(s)
-  us, num = us - s.owed_us, num - s.owed_num
-  if num < 0 then
-    us, num = us - 1, num + s.den
-  end
-  s.owed_us, s.owed_num = 0, 0
-  while s.holes[1] and us >= 0 do
-    local h = s.holes[1]
-    us, num = us - (h.to_us - h.us), num - (h.to_num - h.num)
-    if num < 0 then
-      us, num = us - 1, num + s.den
-    elseif num >= s.den then
-      us, num = us + 1, num - s.den
-    end
-    table.remove(s.holes, 1)
-    if us < 0 then
-      h.us, h.num = h.to_us + us, h.to_num + num
-      if h.num >= s.den then
-        h.us, h.num = h.us + 1, h.num - s.den
-      end
-      table.insert(s.holes, 1, h)
-      return
-    end
-  end
-  if us < 0 then
-    s.owed_us, s.owed_num = 0 - us, 0 -- not -0
-    if num > 0 then
-      s.owed_us, s.owed_num = 0 - us - 1, s.den - num
-    end
+  if before(us, num, s.owed_us, s.owed_num) then
+    s.owed_us, s.owed_num = gcra_sum(s, s.owed_us, s.owed_num, -us, -num)
     return
   end
-  s.us, s.num = s.us + us, s.num + num
-  if s.num >= s.den then
-    s.us, s.num = s.us + 1, s.num - s.den
+  us, num = gcra_sum(s, us, num, -s.owed_us, -s.owed_num)
+  s.owed_us, s.owed_num = 0, 0
+  while s.holes[1] do
+    local h = s.holes[1]
+    local hole_us, hole_num = gcra_sum(s, h.to_us, h.to_num, -h.us, -h.num)
+    if before(us, num, hole_us, hole_num) then
+      h.us, h.num = gcra_sum(s, h.us, h.num, us, num)
+      return
+    end
+    us, num = gcra_sum(s, us, num, -hole_us, -hole_num)
+    table.remove(s.holes, 1)
   end
+  s.us, s.num = gcra_sum(s, s.us, s.num, us, num)
   if before(s.zone_us, s.zone_num, s.us, s.num) then
     s.used, s.debts = s.us + 1, s.debts + math.min(us + 1, s.us + 1 - s.zone_us)
   end
@@ -288,22 +285,22 @@ local function gcra_room(s, most)
   return s.now + s.full_us + most - s.us + 1 -- the bound is rounded down
 end
 
--- gcra_first returns the first instant from which on a place may begin, at the earliest.
+-- gcra_first returns the first instant from which on a place may begin, at the earliest, and how many us, rounded up, have room there
+-- before other places.
 local function gcra_first(s)
   if not s.open then
-    return s.us, s.num
+    return s.us, s.num, 0
   end
-  local us, num = s.us, s.num
-  if s.holes[1] then
-    us, num = s.holes[1].us, s.holes[1].num
+  local us, num, room = s.us, s.num, 0
+  local h = s.holes[1]
+  if h then
+    us, num, room = h.us, h.num, h.to_us - h.us + (h.to_num > h.num and 1 or 0)
   end
   if (s.owed_us > 0 or s.owed_num > 0) and before(s.zone_us - s.owed_us - 1, s.zone_num, us, num) then
-    us, num = s.zone_us - s.owed_us, s.zone_num - s.owed_num
-    if num < 0 then
-      us, num = us - 1, num + s.den
-    end
+    us, num = gcra_sum(s, s.zone_us, s.zone_num, -s.owed_us, -s.owed_num)
+    room = s.owed_us + (s.owed_num > 0 and 1 or 0)
   end
-  return us, num
+  return us, num, room
 end
 
 -- gcra_tail returns the tail. It leaves out what was given back before all charges that have not ended. Of more than 16 returns it
