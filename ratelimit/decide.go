@@ -26,11 +26,8 @@ func (s *keyState) peek(ctx context.Context) (Result, error) {
 
 // decide asks for n permits without waiting for them; n = 0 only looks.
 func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
-	if ctx.Err() != nil {
-		return Result{}, conventions.Cause(ctx)
-	}
-	if s.client.gate.Closed() {
-		return Result{}, ErrClosed
+	if err := s.begin(ctx); err != nil {
+		return Result{}, err
 	}
 	s.mu.Lock()
 	began := s.client.now()
@@ -42,12 +39,31 @@ func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
 		defer s.mu.Unlock()
 		return s.policyLocked(n, err)
 	}
-	asked := n
-	if s.waitingLocked() {
-		asked = 0 // it must not overtake the waiters
+	if n > 0 && s.waitingLocked() {
+		s.mu.Unlock()
+		if r, denied, err := s.behind(ctx, n); denied || err != nil {
+			return s.orPolicy(r, n, err)
+		}
+		s.mu.Lock()
 	}
+	return s.decideTogether(ctx, n, began)
+}
+
+// begin returns the error of a call that does not begin.
+func (s *keyState) begin(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return conventions.Cause(ctx)
+	}
+	if s.client.gate.Closed() {
+		return ErrClosed
+	}
+	return nil
+}
+
+// decideTogether has a script decide on a request that began at some time, and on others. It unlocks the state.
+func (s *keyState) decideTogether(ctx context.Context, n int64, began time.Duration) (Result, error) {
 	c := s.client.calls.Get().(*call)
-	c.n, c.since, c.values = asked, began, ctx
+	c.n, c.since, c.values = n, began, ctx
 	j, err := s.joinLocked(c)
 	s.mu.Unlock()
 	if err != nil {
@@ -69,59 +85,73 @@ func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
 	r, err := c.res, c.err
 	*c = call{done: c.done}
 	s.client.calls.Put(c)
-	return s.behind(ctx, n, asked, r, err)
+	return r, err
 }
 
-// behind returns the decision on a request for n permits for which Redis was asked for asked: none, if it may not
-// overtake those that wait.
-func (s *keyState) behind(ctx context.Context, n, asked int64, r Result, err error) (Result, error) {
-	if asked == n || err != nil {
-		return r, err
-	}
-	if r.Source != SourceDegraded {
-		return s.decide(ctx, n) // by the state that is known now
+// behind denies a request for n permits that came while callers of this process wait for the key. It looks at the key
+// first. If they have gone by then, it does not deny, and the request may be granted: it came before those who wait
+// next. If Redis does not answer, the error matches ErrUnavailable.
+func (s *keyState) behind(ctx context.Context, n int64) (_ Result, denied bool, err error) {
+	s.mu.Lock()
+	look, err := s.decideTogether(ctx, 0, s.client.now())
+	switch {
+	case err != nil:
+		return Result{}, false, err
+	case look.Source == SourceDegraded:
+		return Result{}, false, unavailable(errTimeout)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.policyLocked(n, unavailable(errTimeout))
+	if !s.waitingLocked() {
+		return Result{}, false, nil
+	}
+	if now := s.client.now(); s.known.fresh(now) {
+		return s.behindLocked(n, now), true, nil
+	}
+	return look.behind(s.line.came-s.line.gone, n), true, nil
+}
+
+// orPolicy returns a result, or if Redis was unavailable, the policy's decision on n permits.
+func (s *keyState) orPolicy(r Result, n int64, err error) (Result, error) {
+	if !errors.Is(err, ErrUnavailable) {
+		return r, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.policyLocked(n, err)
 }
 
 // decideToSettle is decide for n permits of which a settlement can give a part back. The spans are what Redis charged:
 // one for each limit, or none if the decision is not one of Redis.
 func (s *keyState) decideToSettle(ctx context.Context, n int64) (Result, []span, error) {
-	for {
-		if ctx.Err() != nil {
-			return Result{}, nil, conventions.Cause(ctx)
-		}
-		if s.client.gate.Closed() {
-			return Result{}, nil, ErrClosed
-		}
-		s.mu.Lock()
-		waiting, now := s.waitingLocked(), s.client.now()
-		deny := s.deniedByMemoryLocked
-		if waiting {
-			deny = s.rememberedLocked // it must not overtake the waiters
-		}
-		denial, denied := deny(n, now)
-		s.mu.Unlock()
-		if denied {
-			return denial, nil, nil
-		}
-		if err := s.client.breakers.refuse(s); err != nil {
-			return s.decideByPolicy(n, err)
-		}
-		if !waiting && n > 0 {
-			return s.decideInRedis(ctx, ask{stamped: true, inOrder: true}, n)
-		}
-		r, err := s.decide(ctx, 0)
-		switch {
-		case n == 0 || err != nil:
-			return r, nil, err
-		case r.Source == SourceDegraded:
-			return s.decideByPolicy(n, unavailable(errTimeout))
-		}
-		// The state is known now, or the waiters have left. Only an answer to this request has a span.
+	if err := s.begin(ctx); err != nil {
+		return Result{}, nil, err
 	}
+	s.mu.Lock()
+	waiting, now := s.waitingLocked(), s.client.now()
+	deny := s.deniedByMemoryLocked
+	if waiting {
+		deny = s.rememberedLocked // it must not overtake the waiters
+	}
+	denial, denied := deny(n, now)
+	s.mu.Unlock()
+	if denied {
+		return denial, nil, nil
+	}
+	if err := s.client.breakers.refuse(s); err != nil {
+		return s.decideByPolicy(n, err)
+	}
+	if n == 0 {
+		r, err := s.decide(ctx, 0)
+		return r, nil, err
+	}
+	if waiting {
+		if r, denied, err := s.behind(ctx, n); denied || err != nil {
+			r, err = s.orPolicy(r, n, err)
+			return r, nil, err
+		}
+	}
+	return s.decideInRedis(ctx, ask{stamped: true, inOrder: true}, n)
 }
 
 // decideByPolicy has the policy decide on a request that Redis did not answer because of err.

@@ -306,7 +306,7 @@ func (j *job) settleLocked(at reading) (next *job) {
 		case j.err != nil && j.keepBackLocked(j.err):
 			next = s.pumpLocked(s.client.now())
 		case j.err == nil && j.got.takenBack:
-			next = s.freedLocked()
+			next = s.freedLocked(j.got.snapshot)
 		}
 	}
 	return next

@@ -203,21 +203,28 @@ func (s *keyState) deniedByMemoryLocked(n int64, now time.Duration) (Result, boo
 	return s.deniedLocked(r), denied
 }
 
-// behindLocked returns the denial of n permits because waiters are ahead, which a call must not overtake.
+// behindLocked returns the denial of n permits because waiters are ahead, which a call must not overtake. What is known
+// is fresh.
 func (s *keyState) behindLocked(n int64, now time.Duration) Result {
 	passed, ahead := now-s.known.sent, s.line.came-s.line.gone
 	wait := s.known.wait(ahead+n, now)
 	r, denied := s.known.snapshot.cachedDenial(n, passed)
 	if !denied {
 		r = s.known.snapshot.state()
-		r.Allowed, r.ResetAfter = false, max(0, r.ResetAfter-passed)
-		if wait == 0 && ahead+n > r.Remaining {
-			wait = r.ResetAfter // no earlier time is known
-		}
-		r.Remaining = max(0, r.Remaining-ahead)
+		r.ResetAfter = max(0, r.ResetAfter-passed)
 	}
-	r.RetryAfter = max(r.RetryAfter, wait, time.Millisecond)
-	return s.deniedLocked(r)
+	r.RetryAfter = max(r.RetryAfter, wait)
+	return s.deniedLocked(r.behind(ahead, n))
+}
+
+// behind returns the denial of n permits behind others that wait for ahead permits, by a look at the state.
+func (r Result) behind(ahead, n int64) Result {
+	if r.Allowed = false; r.RetryAfter == 0 && ahead+n > r.Remaining {
+		r.RetryAfter = r.ResetAfter // no earlier time is known
+	}
+	r.RetryAfter = max(r.RetryAfter, time.Millisecond)
+	r.Remaining = max(0, r.Remaining-ahead)
+	return r
 }
 
 // useCharged takes n prepaid permits, if they can be used now.
@@ -274,12 +281,11 @@ func (s *keyState) changedLocked(old int64) {
 	}
 }
 
-// kickLocked makes the line ask at once.
+// kickLocked makes the line ask as soon as what is known allows it.
 func (s *keyState) kickLocked() *job {
 	if s.line == nil {
 		return nil
 	}
-	s.known = knowledge{}
 	s.line.anew()
 	return s.pumpLocked(s.client.now())
 }

@@ -242,6 +242,8 @@ func (l *line) lookAt(now time.Duration, k *knowledge) time.Duration {
 	switch {
 	case missing == 0:
 		return never
+	case !k.fresh(now) && l.changed:
+		return max(now, l.retryAt, plus(l.lookedAt, lookPeriod))
 	case !k.fresh(now):
 		return max(now, l.retryAt)
 	}
@@ -300,6 +302,7 @@ func (l *line) look(now time.Duration) (a ask) {
 		l.renew(now)
 		a.holds = l.charged.n > 0
 	}
+	l.changed = false
 	a.back, l.charged.back, l.trimmed = l.charged.back, nil, never
 	unit, most, n := int64(1), int64(maxLooked), int64(0)
 	switch {

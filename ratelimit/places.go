@@ -177,7 +177,6 @@ func (l *line) comingWithin() time.Duration {
 func (l *line) renew(now time.Duration) {
 	c := &l.charged
 	l.seeks = l.changed || now-l.renewed >= lookEvery
-	l.changed = false
 	if !l.earlier || len(c.spans) > maxRenewed {
 		return
 	}

@@ -349,7 +349,7 @@ func (j *job) given() bool {
 	if !j.got.takenBack {
 		return false
 	}
-	j.state.freed()
+	j.state.freed(j.got.snapshot)
 	return true
 }
 
@@ -360,7 +360,7 @@ func (s *keyState) freedAll() {
 	}
 	if _, several := s.algorithm.(*combination); several {
 		current := s.client.use(s.id, s.algorithm)
-		current.freed()
+		current.freed(nil)
 		current.release()
 	}
 }
@@ -454,17 +454,20 @@ func (s *keyState) takeBack(ctx context.Context, spans []span) (bool, error) {
 	return j.given(), nil
 }
 
-// freed is called when this process has given permits of the key back.
-func (s *keyState) freed() {
+// freed is called when this process has given permits of the key back. left is the state after that, if it is known.
+func (s *keyState) freed(left snapshot) {
 	s.mu.Lock()
-	next := s.freedLocked()
+	next := s.freedLocked(left)
 	s.mu.Unlock()
 	s.send(next)
 }
 
-// freedLocked is called when this process has given permits of the key back. It returns a job to send, or nil.
-func (s *keyState) freedLocked() *job {
+// freedLocked is freed without sending the job that it returns, if any. What is known stays if it is that state: then
+// the line asks when its permits are there, and does not ask after each of many returns.
+func (s *keyState) freedLocked(left snapshot) *job {
 	s.freedAt = s.client.wheel.Now()
-	s.known = knowledge{}
+	if left == nil || s.known.snapshot != left {
+		s.known = knowledge{}
+	}
 	return s.kickLocked()
 }

@@ -17,14 +17,25 @@ func (s *keyState) upTo(ctx context.Context, n int64) (Result, error) {
 }
 
 func (s *keyState) grantUpTo(ctx context.Context, n int64) (Result, error) {
-	if ctx.Err() != nil {
-		return Result{}, conventions.Cause(ctx)
+	if err := s.begin(ctx); err != nil {
+		return Result{}, err
 	}
-	if s.client.gate.Closed() {
-		return Result{}, ErrClosed
-	}
-	if r, ok := s.upToFromMemory(); ok {
+	s.mu.Lock()
+	r, ok := s.rememberedLocked(1, s.client.now())
+	waiting := s.waitingLocked()
+	s.mu.Unlock()
+	if ok {
 		return r, nil
+	}
+	if waiting {
+		switch r, denied, err := s.behind(ctx, 1); {
+		case denied:
+			return r, nil
+		case errors.Is(err, ErrUnavailable):
+			return s.upToByPolicy(n, err)
+		case err != nil:
+			return Result{}, err
+		}
 	}
 	began := conventions.Now()
 	j, err := s.ask(ctx, s.partly(n), false)
@@ -61,13 +72,6 @@ func (s *keyState) partOf(j *job) Result {
 		r.RetryAfter = 0
 	}
 	return r
-}
-
-// upToFromMemory decides upTo by the last answer of Redis.
-func (s *keyState) upToFromMemory() (Result, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.rememberedLocked(1, s.client.now())
 }
 
 // upToByPolicy decides upTo while Redis is down.
