@@ -544,11 +544,13 @@ func TestFleet_AddPermitsWakesTheLine(t *testing.T) {
 		require.NoError(t, s.(interface {
 			AddPermits(ctx context.Context, n int64) error
 		}).AddPermits(t.Context(), 2))
-		release := <-waiting[0]
-		<-waiting[1]
-		require.Empty(t, waiting[2])
+		got := granted(waiting)
+		release := <-got
+		<-got
+		require.NotNil(t, release)
+		require.Empty(t, got)
 		require.NoError(t, release(t.Context()))
-		<-waiting[2]
+		<-got
 	})
 }
 
