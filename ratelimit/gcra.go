@@ -86,11 +86,8 @@ func (g *gcra) decode(a *ask, reply []int64, at reading) (answer, error) {
 	if got.takenBack = len(a.back) > 0 && settled > 0; !a.settles() {
 		s.pieces = settled
 	}
-	if got.booked = a.debt; settled < p.cost(a.debt).us {
-		got.booked = p.worth(settled)
-		if (gcraTime{us: settled}).less(p.cost(got.booked)) {
-			got.booked-- // whole permits
-		}
+	if got.booked = a.debt; settled < p.cost(a.debt).roundUp() {
+		got.booked = p.whole(settled)
 	}
 	got.granted = r.granted(a.runs)
 	at.server = s.now

@@ -52,19 +52,6 @@ func (p gcraParams) cost(n int64) gcraTime {
 	return gcraTime{int64(min(whole, math.MaxInt64/4)), int64(rest)}
 }
 
-// worth returns the number of permits that are worth at least us microseconds.
-func (p gcraParams) worth(us int64) int64 {
-	hi, lo := bits.Mul64(uint64(max(0, us)), uint64(p.den))
-	if hi >= uint64(p.step) {
-		return math.MaxInt64
-	}
-	n, rest := bits.Div64(hi, lo, uint64(p.step))
-	if rest > 0 {
-		n++
-	}
-	return int64(min(n, math.MaxInt64))
-}
-
 func (p gcraParams) add(a, b gcraTime) gcraTime {
 	s := gcraTime{a.us + b.us, a.num + b.num}
 	if s.num >= p.den {

@@ -73,6 +73,39 @@ func TestReservation_SettleBooksADebt(t *testing.T) {
 	require.ErrorIs(t, c.Limiter("k", ratelimit.PerHour(1), ratelimit.WithDebt(-1)).Err(), cogwheel.ErrInvalid)
 }
 
+// A debt of less than a microsecond is charged or refused as others are.
+func TestReservation_ADebtBelowAMicrosecondIsRefusedToo(t *testing.T) {
+	t.Parallel()
+	c, _, _, name := shared(t)
+	ctx, limit := t.Context(), ratelimit.Limit{Rate: ratelimit.MaxRate, Per: 100 * time.Second, Burst: ratelimit.MaxRate}
+	k, strict := c.Limiter("k", limit), c.Limiter("k", limit, ratelimit.WithDebt(0))
+	small, err := strict.TryReserve(ctx, name, 1)
+	require.NoError(t, err)
+	charged, err := strict.TryReserve(ctx, name, 1)
+	require.NoError(t, err)
+	require.NoError(t, charged.Reservation.Settle(ctx, 5))
+	large, err := k.TryReserve(ctx, name, 1)
+	require.NoError(t, err)
+	require.NoError(t, large.Reservation.Settle(ctx, limit.Burst*3/2))
+	var debt *ratelimit.DebtError
+	require.ErrorAs(t, small.Reservation.Settle(ctx, 5), &debt)
+	require.Zero(t, debt.Booked)
+	require.EqualValues(t, 4, debt.Dropped)
+}
+
+// What is worth less than a microsecond is given back as other permits are.
+func TestReservation_APermitBelowAMicrosecondIsGivenBack(t *testing.T) {
+	t.Parallel()
+	c, _, _, name := shared(t)
+	k := c.Limiter("k", ratelimit.Limit{Rate: ratelimit.MaxRate, Per: 100 * time.Second, Burst: ratelimit.MaxRate})
+	require.NoError(t, second(k.AllowN(t.Context(), name, k.Limit().Burst/2)))
+	r, err := k.TryReserve(t.Context(), name, 1)
+	require.NoError(t, err)
+	given, err := r.Reservation.Cancel(t.Context())
+	require.NoError(t, err)
+	require.True(t, given)
+}
+
 // Entries of a log are made smaller, and a debt is an entry too.
 func TestReservation_SettleOfAStoredLimiter(t *testing.T) {
 	t.Parallel()

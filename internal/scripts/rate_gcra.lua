@@ -26,8 +26,8 @@ ARGV     1 den
              1 if a denial for that reason denies no other request, and is -1 in the reply, else 0
          then, for a debt, which is charged whatever the state is,
            us, num, and us by which it may exceed a whole burst
-Returns  {now, us and num of the state, or of the first hole, us given back or charged as a debt, rounded down, or else by how many us
-            the end of all places may be later, requests granted of each run ..,
+Returns  {now, us and num of the state, or of the first hole, us given back or charged as a debt, rounded up, or else by how many us the
+            end of all places may be later, requests granted of each run ..,
           and if charges can be given back: period, returned, us owed, rounded up, and in the order of the requests the places of those
             granted, as us, num: the end; number of requests that have followed each other there;
           and if all places may end later: how many us, rounded up, have room at the state or in the hole}
@@ -130,7 +130,7 @@ for at = options + 4, own, 7 do
       from_us, from_num = now, 0
     end
     if gcra_free(s, from_us, from_num, ends_us, ends_num) then
-      reply[4], changed = reply[4] + ends_us - from_us, true
+      reply[4], changed = reply[4] + ends_us - from_us + (ends_num > from_num and 1 or 0), true
       gcra_lower(s, 0, 0)
     end
   else
@@ -148,7 +148,7 @@ for at = options + 4, own, 7 do
       if given > 0 and not ahead then
         s.returns[#s.returns + 1] = {place = place, us = given}
       end
-      given = math.min(given, part_us) + gcra_leave(s, now + beyond, left_us, left_num)
+      given = math.min(given, part_us + (part_num > 0 and 1 or 0)) + gcra_leave(s, now + beyond, left_us, left_num)
       reply[4], changed = reply[4] + given, changed or given > 0
     end
   end
@@ -161,7 +161,7 @@ if ARGV[debt + 1] and tail ~= false then
   end
   if room > 0 then
     gcra_owe(s, debt_us, debt_num)
-    reply[4], changed = debt_us, true
+    reply[4], changed = debt_us + (debt_num > 0 and 1 or 0), true
   end
 end
 
