@@ -18,9 +18,7 @@ type algorithm interface {
 	// skip takes k permits from the front of a span.
 	skip(s *span, k int64)
 	// limitOf returns the limit for decisions without Redis, or false if it is not known.
-	limitOf(last snapshot) (Limit, bool)
-	// byPolicy returns the policy's decision on a request that Redis did not answer because of err.
-	byPolicy(b *breakers, id stateID, last snapshot, n int64, err error) (Result, error)
+	limitOf(last snapshot) (algoLimit, bool)
 	traits() traits
 
 	// route returns the Redis key that decides the node. label returns the name of the limit in errors.
@@ -29,8 +27,13 @@ type algorithm interface {
 	// follow records the scope that an error of the script names, and reports whether it names one. Such a
 	// script has done nothing, and must be sent again with the keys of that scope.
 	follow(err error) bool
-	setScope(s Scope)
+	setPerClient(on bool)
 }
+
+const (
+	keepUnused = 10 * time.Millisecond // as long as a line that uses the limit up has between two scripts
+	keepWindow = time.Second           // as long as a denial is trusted
+)
 
 // traits describe how an algorithm treats the permits of waiters.
 type traits struct {
@@ -47,19 +50,15 @@ type oneKey struct{}
 func (oneKey) route(key string) string { return key }
 func (oneKey) label(key string) string { return key }
 func (oneKey) follow(error) bool       { return false }
-func (oneKey) setScope(Scope)          {}
+func (oneKey) setPerClient(bool)       {}
 
 // oneLimit is the common part of algorithms whose limit is in the code.
 type oneLimit struct {
 	oneKey
-	limit Limit
+	limit algoLimit
 }
 
-func (o *oneLimit) limitOf(snapshot) (Limit, bool) { return o.limit, true }
-
-func (o *oneLimit) byPolicy(b *breakers, id stateID, _ snapshot, n int64, err error) (Result, error) {
-	return b.decide(id, n, o.limit, true, err)
-}
+func (o *oneLimit) limitOf(snapshot) (algoLimit, bool) { return o.limit, true }
 
 // combinable is an algorithm that can be part of a combination.
 type combinable interface {
@@ -71,31 +70,44 @@ type combinable interface {
 	readPart(r *replyReader, now, n int64, stamped bool) (snapshot, replayed, span)
 }
 
-// limiterAlgorithms describe the algorithms of Limiter.
+// limiterAlgorithms describe the algorithms of Limiter, in the order of the constants of ratelimit.Algorithm.
 var limiterAlgorithms = [...]struct {
 	option   string // the name of the constant, for errors
 	text     string // for String
 	word     string // its part of keys in Redis; GCRA has none
-	validate func(Limit) error
-	of       func(Limit) combinable // for a valid limit
+	validate func(algoLimit) error
+	of       func(algoLimit) combinable // for a valid limit
 }{
-	GCRA: {
-		"GCRA", "GCRA", "", Limit.validate,
-		func(l Limit) combinable { return newGCRA(l) },
+	{
+		"GCRA", "GCRA", "", algoLimit.validate,
+		func(l algoLimit) combinable { return newGCRA(l) },
 	},
-	FixedWindow: {
-		"FixedWindow", "fixed window", "window", Limit.validateWindow,
-		func(l Limit) combinable { return &window{oneLimit{limit: l}} },
+	{
+		"FixedWindow", "fixed window", "window", algoLimit.validateWindow,
+		func(l algoLimit) combinable { return &window{oneLimit{limit: l}} },
 	},
-	SlidingWindow: {
-		"SlidingWindow", "sliding window", "sliding", validateSliding,
-		func(l Limit) combinable { return &sliding{oneLimit{limit: l}} },
+	{
+		"SlidingWindow", "sliding window", "sliding", algoLimit.validateSliding,
+		func(l algoLimit) combinable { return &sliding{oneLimit{limit: l}} },
 	},
+}
+
+// decision is the decision on one request.
+type decision struct {
+	Allowed    bool
+	Granted    int64         // permits taken
+	Limit      int64         // permits that can be used at once
+	Remaining  int64         // permits that can be used right after the decision
+	RetryAfter time.Duration // until the same request can be granted
+	ResetAfter time.Duration // until the limit is unused again
+	Parts      []decision    // for a combination: of each part
+	Entry      string        // for a log: the entry that was granted
+	Exceeds    bool          // the request is for more than the limit
 }
 
 // ask is the content of one script for a key: calls to decide, or permits to charge for waiters.
 type ask struct {
-	calls   []*call
+	callers int // those who want a decision, each of one request; none for waiters
 	runs    []equalRequests
 	inOrder bool          // the first denied request denies the rest
 	coming  int64         // the number of requests at the end that are for waiters yet to come
@@ -118,15 +130,15 @@ type ask struct {
 type equalRequests struct {
 	n, count int64
 	within   time.Duration // for reservations: the bound of the first request, if it is not that of the ask
-	waiter   *waiter       // whose deadline within is: it is refused without it, and those behind it are not
+	alone    bool          // within is the deadline of the request: if it is hopeless, those behind it are not denied
 }
 
 // addRun adds requests to the runs.
 func (a *ask) addRun(n, count int64) { a.add(equalRequests{n: n, count: count}) }
 
 func (a *ask) add(r equalRequests) {
-	if last := len(a.runs) - 1; last >= 0 && r.waiter == nil {
-		if like := a.runs[last]; like.n == r.n && like.within == r.within && like.waiter == nil {
+	if last := len(a.runs) - 1; last >= 0 && !r.alone {
+		if like := a.runs[last]; like.n == r.n && like.within == r.within && !like.alone {
 			a.runs[last].count += r.count
 			return
 		}
@@ -143,7 +155,7 @@ func (a *ask) permits(granted []int64) (n int64) {
 }
 
 // needsSpans reports whether the caller uses the spans of what is charged.
-func (a *ask) needsSpans() bool { return len(a.calls) == 0 || a.stamped }
+func (a *ask) needsSpans() bool { return a.callers == 0 || a.stamped }
 
 // appendRuns appends the runs in the form that the scripts of windows take.
 func (a *ask) appendRuns(args []any) []any {
@@ -177,11 +189,12 @@ func (a *ask) readSettled(r *replyReader, got *answer) {
 
 // answer is the decision of a script.
 type answer struct {
-	snapshot snapshot
-	granted  []int64 // granted requests of each run
-	spans    []span  // permits charged for waiters
-	period   int64   // of the state, if its charges can be given back; see span
-	booked   int64   // permits of a debt that were charged
+	snapshot  snapshot
+	decisions []decision // one for each caller
+	granted   []int64    // granted requests of each run
+	spans     []span     // permits charged for waiters
+	period    int64      // of the state, if its charges can be given back; see span
+	booked    int64      // permits of a debt that were charged
 	takenBack,
 	exceeding bool // a charge was taken back, or some request was for more than the limit and so denied for good
 }
@@ -190,11 +203,11 @@ type answer struct {
 type snapshot interface {
 	// cachedDenial reports whether n permits are certain to be denied when the given time has passed since the
 	// request was sent, and returns the denial with the time left. It never denies what Redis would grant.
-	cachedDenial(n int64, passed time.Duration) (Result, bool)
+	cachedDenial(n int64, passed time.Duration) (decision, bool)
 	// wait returns a lower bound of the time until total permits can be used, for waiters in line.
 	wait(total int64, passed time.Duration) time.Duration
 	// state returns the state as the result of a look at that time.
-	state() Result
+	state() decision
 	// keep returns how long from now on the snapshot is useful apart from its denials; down means that Redis is down.
 	keep(now time.Duration, down bool) time.Duration
 }
@@ -203,12 +216,12 @@ type snapshot interface {
 type replayed interface {
 	charge(n int64)
 	// result returns the result of a denial of n permits after the given time.
-	result(n int64, passed time.Duration) Result
+	result(n int64, passed time.Duration) decision
 }
 
 // replayOne returns the result of a request for n permits. n = 0 asks when one request could be granted, which
 // costs that many permits.
-func replayOne(s replayed, n, one int64, granted bool) Result {
+func replayOne(s replayed, n, one int64, granted bool) decision {
 	if granted {
 		s.charge(n)
 		r := s.result(n, 0)
@@ -221,28 +234,30 @@ func replayOne(s replayed, n, one int64, granted bool) Result {
 }
 
 // inPieces makes the result of a request for n permits, which Redis denied, a denial if what is free is in pieces.
-func inPieces(s replayed, n int64, r *Result) {
+func inPieces(s replayed, n int64, r *decision) {
 	if g, ok := s.(*gcraSnapshot); ok && g.pieces > 0 {
 		r.RetryAfter, r.Remaining = g.behind(n), min(r.Remaining, n-1)
 		r.Allowed = r.RetryAfter == 0
 	}
 }
 
-// replay gives each call its result. granted is the number of requests of each run that the script granted: the
-// first ones.
-func (a *ask) replay(granted []int64, s replayed) {
-	calls := a.calls
-	for k, r := range a.runs {
-		if len(calls) == 0 {
-			return // the rest is for waiters
-		}
-		for at, c := range calls[:r.count] {
-			granted := int64(at) < granted[k]
-			if c.res = replayOne(s, c.n, 1, granted); !granted && c.n > 0 {
-				inPieces(s, c.n, &c.res)
-			}
-			c.res.Allowed = granted || c.n == 0 && c.res.Remaining > 0
-		}
-		calls = calls[r.count:]
+// replay returns the decision for each caller. granted is the number of requests of each run that the script granted:
+// the first ones.
+func (a *ask) replay(granted []int64, s replayed) []decision {
+	if a.callers == 0 {
+		return nil
 	}
+	all := make([]decision, 0, a.callers)
+	for k, r := range a.runs {
+		for at := range r.count {
+			granted := at < granted[k]
+			d := replayOne(s, r.n, 1, granted)
+			if !granted && r.n > 0 {
+				inPieces(s, r.n, &d)
+			}
+			d.Allowed = granted || r.n == 0 && d.Remaining > 0
+			all = append(all, d)
+		}
+	}
+	return all
 }

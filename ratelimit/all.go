@@ -52,7 +52,7 @@ type All struct {
 	client *Client
 	state  stateID
 	algo   algorithm
-	parts  []combinedPart
+	parts  *allOf
 	one    bool   // there is one part, which behaves as if it were asked for alone
 	most   int64  // requests that can ever be granted at once
 	name   string // the names of the parts, for hooks
@@ -97,16 +97,16 @@ func (c *Client) all(parts []Part) *All {
 	if c.monitor.reports {
 		a.name = namesOf(parts)
 	}
-	combined, err := newCombination(c, parts)
+	combined, err := newAllOf(c, parts)
 	switch {
 	case err != nil:
 		a.err = err
 	case len(parts) == 1 && parts[0].cost == 1:
-		a.state, a.algo, a.one = combined.parts[0].id, combined.parts[0].algorithm, true
-		a.parts, a.most = combined.parts, combined.most()
+		a.state, a.algo, a.one = combined.ids[0], combined.parts[0].algorithm, true
+		a.parts, a.most = combined, combined.most()
 	default:
 		a.state, a.algo = stateID{limiterOptions{algorithm: allAlgorithm}, combined.identity()}, combined
-		a.parts, a.most = combined.parts, combined.most()
+		a.parts, a.most = combined, combined.most()
 	}
 	return a
 }
@@ -179,9 +179,11 @@ func (a *All) TryReserve(ctx context.Context, n int64) (Result, error) {
 
 // charges returns the charges of n requests, of which none can be given back.
 func (a *All) charges(n int64) []charge {
-	all := make([]charge, len(a.parts))
-	for i, p := range a.parts {
-		all[i] = charge{span: span{n: n * p.cost}, id: p.id, algorithm: p.algorithm, cost: p.cost, debt: p.debt}
+	all := make([]charge, len(a.parts.ids))
+	for i, p := range a.parts.parts {
+		all[i] = charge{
+			span: span{n: n * p.cost}, id: a.parts.ids[i], algorithm: p.algorithm, cost: p.cost, debt: a.parts.debts[i],
+		}
 	}
 	return all
 }
@@ -207,14 +209,6 @@ func (a *All) allow(
 	decision.Allowed, of.shadow = r.Allowed && !r.WouldDeny, r.WouldDeny
 	a.client.report(ctx, of, &decision, failed, began)
 	return r, nil
-}
-
-// keys returns the Redis keys of the parts.
-func (a *All) keys() (keys []string) {
-	for _, p := range a.parts {
-		keys = append(keys, p.id.key)
-	}
-	return keys
 }
 
 // subject returns the subject of a call, for reports.
@@ -295,50 +289,53 @@ func (a *All) WaitFunc(ctx context.Context, n int64, f func(error)) (cancel func
 	return s.waitFunc(ctx, a.subject(n, s).waiting(), f, s.release)
 }
 
-// newCombination checks the parts.
-func newCombination(c *Client, parts []Part) (*combination, error) {
+// allOf is a combination of limits of this Client.
+type allOf struct {
+	*combination
+	ids   []stateID // of the parts, for requests for one of them alone
+	debts []int64   // permits that a settlement may charge above a whole burst
+}
+
+// newAllOf checks the parts.
+func newAllOf(c *Client, parts []Part) (*allOf, error) {
 	if len(parts) < 1 || len(parts) > maxParts {
 		return nil, argument.Error("parts", len(parts), "must be 1 to 16")
 	}
-	all := &combination{}
+	all := &allOf{combination: &combination{}}
 	where := map[string]int{}
 	for i, p := range parts {
-		of, err := p.combined(c)
-		if err != nil {
+		if err := p.check(c); err != nil {
 			return nil, err
 		}
-		if first, used := where[of.id.key]; used {
-			return nil, argument.Error(fmt.Sprintf("part %d", i+1), scripts.Quote(of.id.key),
+		l, id := p.limiter, p.limiter.id(p.key)
+		if first, used := where[id.key]; used {
+			return nil, argument.Error(fmt.Sprintf("part %d", i+1), scripts.Quote(id.key),
 				fmt.Sprintf("is a key of part %d too: give them different prefixes", first+1))
 		}
-		where[of.id.key] = i
-		all.parts, all.keys = append(all.parts, of), append(all.keys, of.id.key)
+		where[id.key] = i
+		all.ids, all.debts = append(all.ids, id), append(all.debts, l.mostDebt())
+		all.add(id.key, l.algorithm, algoLimit(l.options.limit), p.cost)
 	}
-	return all, checkSlots(c, all.parts)
+	return all, checkSlots(c, all.keys)
 }
 
-// combined checks a part, and returns its values for a combination.
-func (p Part) combined(c *Client) (combinedPart, error) {
+// check refuses a part.
+func (p Part) check(c *Client) error {
 	switch {
 	case p.limiter == nil:
-		return combinedPart{}, argument.Error("part", "Part{}", "must be made by Limiter.Part")
+		return argument.Error("part", "Part{}", "must be made by Limiter.Part")
 	case p.cost < 1 || p.cost > MaxRate:
-		return combinedPart{}, argument.Error("Part.Cost", p.cost, "must be 1 to 4294967295")
+		return argument.Error("Part.Cost", p.cost, "must be 1 to 4294967295")
 	case p.limiter.err != nil:
-		return combinedPart{}, p.limiter.err
+		return p.limiter.err
+	case p.limiter.client != c:
+		return argument.Error("part", scripts.Quote(p.limiter.id(p.key).key), "must be made by the same Client")
 	}
-	id := p.limiter.id(p.key)
-	if p.limiter.client != c {
-		return combinedPart{}, argument.Error("part", scripts.Quote(id.key), "must be made by the same Client")
-	}
-	return combinedPart{
-		id: id, algorithm: p.limiter.algorithm, limit: p.limiter.options.limit,
-		cost: p.cost, debt: p.limiter.mostDebt(),
-	}, nil
+	return nil
 }
 
-// checkSlots refuses parts that one script cannot reach together.
-func checkSlots(c *Client, parts []combinedPart) error {
+// checkSlots refuses keys that one script cannot reach together.
+func checkSlots(c *Client, keys []string) error {
 	switch c.base.(type) {
 	case *redis.ClusterClient, *redis.Ring:
 	default:
@@ -346,9 +343,9 @@ func checkSlots(c *Client, parts []combinedPart) error {
 	}
 	apart := false
 	var slots []string
-	for _, p := range parts {
-		apart = apart || scripts.HashTag(p.id.key) != scripts.HashTag(parts[0].id.key)
-		slots = append(slots, fmt.Sprintf("%s in slot %d", scripts.Quote(p.id.key), scripts.Slot(p.id.key)))
+	for _, key := range keys {
+		apart = apart || scripts.HashTag(key) != scripts.HashTag(keys[0])
+		slots = append(slots, fmt.Sprintf("%s in slot %d", scripts.Quote(key), scripts.Slot(key)))
 	}
 	if !apart {
 		return nil
@@ -357,16 +354,17 @@ func checkSlots(c *Client, parts []combinedPart) error {
 }
 
 // identity identifies a combination by its parts, with limits and costs.
-func (c *combination) identity() string {
+func (a *allOf) identity() string {
 	var b []byte
-	for _, p := range c.parts {
+	for i, p := range a.parts {
+		id := a.ids[i]
 		for _, n := range []int64{
-			int64(p.id.options.algorithm), p.cost,
-			p.limit.Rate, int64(p.limit.Per), p.limit.Burst, int64(len(p.id.key)),
+			int64(id.options.algorithm), p.cost,
+			p.limit.Rate, int64(p.limit.Per), p.limit.Burst, int64(len(id.key)),
 		} {
 			b = append(strconv.AppendInt(b, n, 36), ' ')
 		}
-		b = append(b, p.id.key...)
+		b = append(b, id.key...)
 	}
 	return string(b)
 }

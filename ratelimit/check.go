@@ -73,5 +73,5 @@ func (l *StoredLimiter) needs() []check.Needs {
 }
 
 func (a *All) needs() []check.Needs {
-	return []check.Needs{{For: "All", Scripts: []*scripts.Script{a.algo.script()}, Keys: a.keys()}}
+	return []check.Needs{{For: "All", Scripts: []*scripts.Script{a.algo.script()}, Keys: a.parts.keys}}
 }

@@ -18,16 +18,20 @@ type combination struct {
 }
 
 type combinedPart struct {
-	id        stateID // for requests for this part alone
 	algorithm combinable
-	limit     Limit
+	limit     algoLimit
 	cost      int64
-	debt      int64 // permits that a settlement may charge above a whole burst
+}
+
+// add adds a part.
+func (c *combination) add(key string, of combinable, limit algoLimit, cost int64) {
+	c.parts = append(c.parts, combinedPart{algorithm: of, limit: limit, cost: cost})
+	c.keys = append(c.keys, key)
 }
 
 // most returns the number of requests that the limits can ever grant at once.
 func (c *combination) most() int64 {
-	most := int64(MaxRate)
+	most := int64(maxRate)
 	for _, p := range c.parts {
 		most = min(most, p.limit.Burst/p.cost)
 	}
@@ -35,21 +39,17 @@ func (c *combination) most() int64 {
 }
 
 // limitOf returns only how many requests are possible at once.
-func (c *combination) limitOf(snapshot) (Limit, bool) {
-	return Limit{Burst: c.most()}, true
+func (c *combination) limitOf(snapshot) (algoLimit, bool) {
+	return algoLimit{Burst: c.most()}, true
 }
 
-func (*combination) traits() traits { return traits{atOnce: true, keep: lookPeriod} }
+func (*combination) traits() traits { return traits{atOnce: true, keep: keepUnused} }
 
 func (c *combination) route(string) string { return c.keys[0] } // all are on one node
 
 // label returns the names of the parts.
 func (c *combination) label(string) string {
-	names := make([]string, len(c.parts))
-	for i, p := range c.parts {
-		names[i] = p.id.key
-	}
-	return strings.Join(names, " and ")
+	return strings.Join(c.keys, " and ")
 }
 
 func (*combination) script() *scripts.Script { return scripts.RateAll }
@@ -92,12 +92,10 @@ func (c *combination) decode(a *ask, reply []int64, at reading) (answer, error) 
 		return answer{}, err
 	}
 	got.snapshot = &combinedSnapshot{combination: c, parts: parts}
-	// Tell each caller what it saw.
-	calls := a.calls
 	for k, run := range a.runs {
-		for at := range min(run.count, int64(len(calls))) {
+		for at := range min(run.count, int64(a.callers)) { // each is told what it saw
 			granted := at < got.granted[k]
-			results := make([]Result, len(c.parts))
+			results := make([]decision, len(c.parts))
 			for i, p := range c.parts {
 				results[i] = replayOne(replays[i], run.n*p.cost, p.cost, granted)
 			}
@@ -111,15 +109,14 @@ func (c *combination) decode(a *ask, reply []int64, at reading) (answer, error) 
 			if r.Allowed && !granted && run.n > 0 {
 				return answer{}, scripts.Unexpected(reply) // denied although each limit grants
 			}
-			calls[at].res = r
+			got.decisions = append(got.decisions, r)
 		}
-		calls = calls[min(run.count, int64(len(calls))):]
 	}
 	switch {
 	case total == 0:
 	case a.stamped:
 		got.spans = charged
-	case len(a.calls) == 0:
+	case a.callers == 0:
 		// Only for the waiters in line when the reply came: how long it holds is not known.
 		got.spans = []span{{n: total, from: at.got, until: at.got}}
 	}
@@ -127,8 +124,8 @@ func (c *combination) decode(a *ask, reply []int64, at reading) (answer, error) 
 }
 
 // combine returns the result of the whole for the results of the parts.
-func (c *combination) combine(n int64, parts []Result, granted bool) Result {
-	r := Result{Allowed: true, Limit: math.MaxInt64, Remaining: math.MaxInt64, Parts: parts}
+func (c *combination) combine(n int64, parts []decision, granted bool) decision {
+	r := decision{Allowed: true, Limit: math.MaxInt64, Remaining: math.MaxInt64, Parts: parts}
 	for i, of := range parts {
 		cost := c.parts[i].cost
 		if of.Remaining/cost < r.Remaining {
@@ -156,8 +153,8 @@ type combinedSnapshot struct {
 	parts       []snapshot
 }
 
-func (s *combinedSnapshot) cachedDenial(n int64, passed time.Duration) (Result, bool) {
-	parts := make([]Result, len(s.parts))
+func (s *combinedSnapshot) cachedDenial(n int64, passed time.Duration) (decision, bool) {
+	parts := make([]decision, len(s.parts))
 	denies := false
 	for i, of := range s.parts {
 		r, denied := of.cachedDenial(n*s.combination.parts[i].cost, passed)
@@ -168,7 +165,7 @@ func (s *combinedSnapshot) cachedDenial(n int64, passed time.Duration) (Result, 
 		parts[i] = r
 	}
 	if !denies {
-		return Result{}, false
+		return decision{}, false
 	}
 	return s.combination.combine(n, parts, false), true
 }
@@ -183,33 +180,11 @@ func (s *combinedSnapshot) wait(total int64, passed time.Duration) (longest time
 
 func (*combinedSnapshot) keep(time.Duration, bool) time.Duration { return 0 }
 
-func (s *combinedSnapshot) state() Result {
-	parts := make([]Result, len(s.parts))
+func (s *combinedSnapshot) state() decision {
+	parts := make([]decision, len(s.parts))
 	for i, of := range s.parts {
 		parts[i] = of.state()
 		parts[i].Allowed = parts[i].RetryAfter == 0
 	}
 	return s.combination.combine(1, parts, false)
-}
-
-func (c *combination) byPolicy(b *breakers, _ stateID, _ snapshot, n int64, err error) (Result, error) {
-	if b.policy.kind != shareLocally {
-		r, err := b.decide(stateID{}, n, Limit{Burst: c.most()}, false, err)
-		if err == nil {
-			for _, p := range c.parts {
-				r.Parts = append(r.Parts, Result{
-					Allowed: true, Granted: n * p.cost, Limit: p.limit.Burst, Source: SourceDegraded,
-				})
-			}
-		}
-		return r, err
-	}
-	shares := make([]share, len(c.parts))
-	for i, p := range c.parts {
-		shares[i] = share{p.id, n * p.cost, b.policy.part(p.limit)}
-	}
-	granted, results := b.share.decideAll(shares)
-	r := c.combine(n, results, granted && n > 0)
-	r.Source = SourceDegraded
-	return r, nil
 }

@@ -95,7 +95,7 @@ func (j *job) expire() {
 	}
 	s.mu.Lock()
 	var next *job
-	s.decideLocked(overdue, err)
+	s.decideLocked(overdue, nil, err)
 	if over {
 		j.err = err
 		next = j.settleLocked(reading{sent: s.client.now()})

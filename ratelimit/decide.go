@@ -165,12 +165,12 @@ func (s *keyState) decideByPolicy(n int64, err error) (Result, []span, error) {
 // decideInRedis sends a script for one request for n permits, which no other request shares.
 func (s *keyState) decideInRedis(ctx context.Context, a ask, n int64) (Result, []span, error) {
 	began := conventions.Now()
-	c := &call{n: n}
-	a.calls = []*call{c}
+	a.callers = 1
 	a.addRun(n, 1)
 	j, err := s.ask(ctx, a, a.stamped)
 	if err == nil {
-		return c.res, j.got.spans, c.err
+		r, err := j.got.result(0)
+		return r, j.got.spans, err
 	}
 	if err = s.outage(ctx, err, began); !errors.Is(err, ErrUnavailable) {
 		return Result{}, nil, err
@@ -256,7 +256,7 @@ func (s *keyState) nextLocked() *job {
 		return nil
 	}
 	if s.queued = s.newJobLocked(jobCalls, s.pending[0].since); s.queued == nil {
-		s.decideLocked(s.pending, ErrClosed)
+		s.decideLocked(s.pending, nil, ErrClosed)
 		s.pending = s.room[:0]
 	}
 	return s.queued
@@ -279,10 +279,15 @@ func (s *keyState) answerPendingLocked(now time.Duration) {
 
 // policyLocked returns the policy's decision on a request that Redis did not answer because of err.
 func (s *keyState) policyLocked(n int64, err error) (Result, error) {
-	return s.algorithm.byPolicy(&s.client.breakers, s.id, s.known.snapshot, n, err)
+	b := &s.client.breakers
+	if all, several := s.algorithm.(*allOf); several {
+		return b.decideAll(all.combination, all.ids, n, err)
+	}
+	limit, known := s.limitLocked()
+	return b.decide(s.id, n, limit, known, err)
 }
 
 // limitLocked returns the limit if it is known.
-func (s *keyState) limitLocked() (Limit, bool) {
+func (s *keyState) limitLocked() (algoLimit, bool) {
 	return s.algorithm.limitOf(s.known.snapshot)
 }

@@ -13,7 +13,7 @@ type GCRAParams struct{ p gcraParams }
 // GCRATime is a state.
 type GCRATime = gcraTime
 
-func NewGCRAParams(l Limit) GCRAParams                                { return GCRAParams{newGCRAParams(l)} }
+func NewGCRAParams(l Limit) GCRAParams                                { return GCRAParams{newGCRAParams(algoLimit(l))} }
 func (p GCRAParams) Den() int64                                       { return p.p.den }
 func (p GCRAParams) Take(tat GCRATime, now, n int64) (GCRATime, bool) { return p.p.take(tat, now, n) }
 
@@ -104,7 +104,7 @@ func AskOf(k Asked, inOrder bool, requests ...int64) *Asking {
 	q := &Asking{k.asked(), ask{inOrder: inOrder}}
 	for _, n := range requests {
 		q.a.addRun(n, 1)
-		q.a.calls = append(q.a.calls, &call{n: n})
+		q.a.callers++
 	}
 	return q
 }
@@ -125,8 +125,8 @@ func (q *Asking) Results(reply []int64) ([]Result, Known, error) {
 		return nil, Known{}, err
 	}
 	var all []Result
-	for _, c := range q.a.calls {
-		all = append(all, c.res)
+	for i := range got.decisions {
+		all = append(all, resultOf(&got.decisions[i]))
 	}
 	return all, Known{got.snapshot}, nil
 }

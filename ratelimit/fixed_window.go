@@ -11,7 +11,7 @@ import (
 type window struct{ oneLimit }
 
 // traits: permits of waiters are not given back, so they stay until the window ends, or while a denial is trusted.
-func (*window) traits() traits { return traits{keep: maxDenyFor} }
+func (*window) traits() traits { return traits{keep: keepWindow} }
 
 func (w *window) script() *scripts.Script { return scripts.RateWindow }
 
@@ -50,8 +50,8 @@ func (w *window) decode(a *ask, reply []int64, at reading) (answer, error) {
 	if err := r.end(); err != nil {
 		return answer{}, err
 	}
-	if len(a.calls) > 0 {
-		a.replay(got.granted, s)
+	if a.callers > 0 {
+		got.decisions = a.replay(got.granted, s)
 		if n := a.permits(got.granted); a.stamped && n > 0 {
 			got.spans = []span{s.span(n, at)}
 			got.spans[0].period = period
@@ -123,9 +123,9 @@ func (s *windowSnapshot) span(n int64, at reading) span {
 }
 
 // result returns the result of a denial of n permits after the given time.
-func (s *windowSnapshot) result(n int64, passed time.Duration) Result {
+func (s *windowSnapshot) result(n int64, passed time.Duration) decision {
 	limit := s.window.limit
-	r := Result{Limit: limit.Rate, RetryAfter: s.wait(n, passed)}
+	r := decision{Limit: limit.Rate, RetryAfter: s.wait(n, passed)}
 	if r.RetryAfter > 0 {
 		r.RetryAfter += time.Millisecond // the key lives until its last millisecond has passed
 	}
@@ -138,9 +138,9 @@ func (s *windowSnapshot) result(n int64, passed time.Duration) Result {
 	return r
 }
 
-func (s *windowSnapshot) cachedDenial(n int64, passed time.Duration) (Result, bool) {
+func (s *windowSnapshot) cachedDenial(n int64, passed time.Duration) (decision, bool) {
 	if s.wait(n, passed) == 0 {
-		return Result{}, false
+		return decision{}, false
 	}
 	return s.result(n, passed), true
 }
@@ -158,7 +158,7 @@ func (s *windowSnapshot) wait(total int64, passed time.Duration) time.Duration {
 	return plus(ends, times((missing-1)/limit.Rate, limit.Per))
 }
 
-func (s *windowSnapshot) state() Result { return s.result(1, 0) }
+func (s *windowSnapshot) state() decision { return s.result(1, 0) }
 
 func (*windowSnapshot) keep(time.Duration, bool) time.Duration { return 0 }
 

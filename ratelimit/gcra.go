@@ -14,7 +14,7 @@ type gcra struct {
 	head, one []any
 }
 
-func newGCRA(limit Limit) *gcra {
+func newGCRA(limit algoLimit) *gcra {
 	p := newGCRAParams(limit)
 	cost := p.cost(1)
 	return &gcra{
@@ -23,7 +23,7 @@ func newGCRA(limit Limit) *gcra {
 	}
 }
 
-func (*gcra) traits() traits { return traits{canGiveBack: true, reserves: true, keep: lookPeriod} }
+func (*gcra) traits() traits { return traits{canGiveBack: true, reserves: true, keep: keepUnused} }
 
 func (g *gcra) script() *scripts.Script { return scripts.RateGCRA }
 
@@ -67,9 +67,9 @@ func (g *gcra) encode(key string, a *ask) scripts.Call {
 func (g *gcra) appendBounds(args []any, a *ask) []any {
 	for _, r := range a.runs {
 		switch {
-		case r.within == 0 && r.waiter == nil:
+		case r.within == 0 && !r.alone:
 			args = append(args, a.ahead.Microseconds(), 0)
-		case r.waiter == nil:
+		case !r.alone:
 			args = append(args, r.within.Microseconds()+g.params.cost(r.n).us, 0)
 		default:
 			args = append(args, r.within.Microseconds(), 1)
@@ -104,7 +104,7 @@ func (g *gcra) decode(a *ask, reply []int64, at reading) (answer, error) {
 	}
 	after := s.tat
 	s.tat = p.sub(s.tat, p.cost(n))
-	a.replay(got.granted, s) // charges the grants of calls; waiters have no calls
+	got.decisions = a.replay(got.granted, s) // charges the grants of callers; waiters are none
 	s.tat = after
 	return got, nil
 }
@@ -175,9 +175,9 @@ func (s *gcraSnapshot) charge(n int64) {
 	s.tat, s.room = p.add(s.tat, p.cost(n)), max(0, s.room-p.cost(n).us)
 }
 
-func (s *gcraSnapshot) result(n int64, passed time.Duration) Result {
+func (s *gcraSnapshot) result(n int64, passed time.Duration) decision {
 	p, now := s.gcra.params, s.now+(passed+time.Microsecond-1).Microseconds()
-	r := Result{
+	r := decision{
 		Limit:      s.gcra.limit.Burst,
 		Remaining:  p.remaining(s.tat, now),
 		RetryAfter: p.delay(s.tat, now, n),
@@ -191,10 +191,10 @@ func (s *gcraSnapshot) result(n int64, passed time.Duration) Result {
 }
 
 // cachedDenial holds for any request: other processes can only have moved tat further.
-func (s *gcraSnapshot) cachedDenial(n int64, passed time.Duration) (Result, bool) {
+func (s *gcraSnapshot) cachedDenial(n int64, passed time.Duration) (decision, bool) {
 	now := s.now + (passed + time.Microsecond - 1).Microseconds()
 	if s.gcra.params.delay(s.tat, now, n) == 0 {
-		return Result{}, false
+		return decision{}, false
 	}
 	r := s.result(n, passed)
 	r.RetryAfter = max(r.RetryAfter, s.behind(n)-passed)
@@ -205,7 +205,7 @@ func (s *gcraSnapshot) wait(total int64, passed time.Duration) time.Duration {
 	return s.gcra.params.delay(s.tat, s.now+passed.Microseconds(), total)
 }
 
-func (s *gcraSnapshot) state() Result { return s.result(1, 0) }
+func (s *gcraSnapshot) state() decision { return s.result(1, 0) }
 
 func (*gcraSnapshot) keep(time.Duration, bool) time.Duration { return 0 }
 

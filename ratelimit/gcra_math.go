@@ -29,7 +29,7 @@ type gcraParams struct {
 	full      gcraTime // the worth of a whole burst
 }
 
-func newGCRAParams(l Limit) gcraParams {
+func newGCRAParams(l algoLimit) gcraParams {
 	step, den := int64(l.Per), l.Rate*1000
 	for a, b := step, den; ; a, b = b, a%b {
 		if b == 0 {

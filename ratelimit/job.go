@@ -37,8 +37,9 @@ const (
 type job struct {
 	ask
 	state  *keyState
+	calls  []*call // in the order of the requests
 	kind   jobKind
-	call   calls.Job
+	sender calls.Job
 	values context.Context  //nolint:containedctx // see calls.Call; nil if there are several callers
 	one    [1]*call         // room for a single call
 	oneRun [1]equalRequests // room for a single run
@@ -95,7 +96,7 @@ func (j *job) over() {
 // send sends a job, unless it is nil.
 func (s *keyState) send(j *job) {
 	if j != nil {
-		s.client.sender.Submit(&j.call, j, s.route())
+		s.client.sender.Submit(&j.sender, j, s.route())
 	}
 }
 
@@ -180,6 +181,7 @@ func (j *job) takeLocked(most int) {
 	for _, c := range j.calls {
 		j.addRun(c.n, 1)
 	}
+	j.callers = len(j.calls)
 }
 
 // Wanted implements calls.Caller. Only two kinds of calls are repeated: those that a cluster refused while its slot
@@ -289,7 +291,7 @@ func (j *job) settleLocked(at reading) (next *job) {
 	s := j.state
 	switch j.kind {
 	case jobCalls:
-		s.decideLocked(j.calls, j.err)
+		s.decideLocked(j.calls, &j.got, j.err)
 		if next = s.nextLocked(); next == nil {
 			s.inFlight--
 		}
@@ -330,9 +332,18 @@ func (j *job) keepBackLocked(err error) bool {
 	return true
 }
 
-// decideLocked gives calls the answer, which decode has set if err is nil.
-func (s *keyState) decideLocked(calls []*call, err error) {
-	for _, c := range calls {
+// result returns the decision for a caller.
+func (a *answer) result(i int) (Result, error) {
+	d := &a.decisions[i]
+	if d.Exceeds {
+		return Result{}, ErrExceedsLimit
+	}
+	return resultOf(d), nil
+}
+
+// decideLocked gives calls the answer if err is nil, and else the policy's.
+func (s *keyState) decideLocked(calls []*call, got *answer, err error) {
+	for i, c := range calls {
 		switch {
 		case c.left:
 			continue
@@ -340,6 +351,8 @@ func (s *keyState) decideLocked(calls []*call, err error) {
 			c.res, c.err = s.policyLocked(c.n, err)
 		case err != nil:
 			c.err = err
+		default:
+			c.res, c.err = got.result(i)
 		}
 		c.done <- struct{}{}
 	}
@@ -394,11 +407,11 @@ func (j *job) settleLateLocked(got answer) (next *job) {
 
 // giveBackLate gives back what a caller has left. charged has one span for each limit, and each limit gets a script.
 func (s *keyState) giveBackLate(charged []span) {
-	all, several := s.algorithm.(*combination)
+	all, several := s.algorithm.(*allOf)
 	for i, back := range charged {
 		of := s
 		if several {
-			of = s.client.use(all.parts[i].id, all.parts[i].algorithm)
+			of = s.client.use(all.ids[i], all.parts[i].algorithm)
 		} else {
 			of.hold()
 		}

@@ -109,7 +109,7 @@ func (c *Client) use(id stateID, a algorithm) *keyState {
 	s := shard.states[id]
 	if s == nil {
 		if a == nil {
-			a = &slidingLog{client: c}
+			a = &slidingLog{clientID: c.id}
 		}
 		s = &keyState{client: c, algorithm: a, id: id, shard: shard}
 		s.pending = s.room[:0]
@@ -161,11 +161,11 @@ func (s *keyState) remembers() time.Duration {
 		return 0
 	}
 	passed := at - s.known.sent
-	r, denied := s.known.snapshot.cachedDenial(1, passed)
+	d, denied := s.known.snapshot.cachedDenial(1, passed)
 	if !denied {
 		return 0
 	}
-	return min(r.RetryAfter, maxDenyFor-passed)
+	return min(d.RetryAfter, maxDenyFor-passed)
 }
 
 // waitingLocked reports whether there are waiters in line.
@@ -199,8 +199,11 @@ func (s *keyState) deniedByMemoryLocked(n int64, now time.Duration) (Result, boo
 	if n == 0 || s.known.snapshot == nil || !s.known.fresh(now) {
 		return Result{}, false
 	}
-	r, denied := s.known.snapshot.cachedDenial(n, now-s.known.sent)
-	return s.deniedLocked(r), denied
+	d, denied := s.known.snapshot.cachedDenial(n, now-s.known.sent)
+	if !denied {
+		return Result{}, false
+	}
+	return s.deniedLocked(resultOf(&d)), true
 }
 
 // behindLocked returns the denial of n permits because waiters are ahead, which a call must not overtake. What is known
@@ -208,13 +211,13 @@ func (s *keyState) deniedByMemoryLocked(n int64, now time.Duration) (Result, boo
 func (s *keyState) behindLocked(n int64, now time.Duration) Result {
 	passed, ahead := now-s.known.sent, s.line.came-s.line.gone
 	wait := s.known.wait(ahead+n, now)
-	r, denied := s.known.snapshot.cachedDenial(n, passed)
+	d, denied := s.known.snapshot.cachedDenial(n, passed)
 	if !denied {
-		r = s.known.snapshot.state()
-		r.ResetAfter = max(0, r.ResetAfter-passed)
+		d = s.known.snapshot.state()
+		d.ResetAfter = max(0, d.ResetAfter-passed)
 	}
-	r.RetryAfter = max(r.RetryAfter, wait)
-	return s.deniedLocked(r.behind(ahead, n))
+	d.RetryAfter = max(d.RetryAfter, wait)
+	return s.deniedLocked(resultOf(&d).behind(ahead, n))
 }
 
 // behind returns the denial of n permits behind others that wait for ahead permits, by a look at the state.

@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"fmt"
 	"math"
-	"math/bits"
 	"time"
 )
 
@@ -12,10 +11,6 @@ const (
 	MaxRate = math.MaxUint32            // permits in a period; also the maximum of an entry in Redisson's log
 	MaxPer  = 10 * 365 * 24 * time.Hour // longest period
 )
-
-// maxBurstTime is the maximum time in which a whole burst refills, so that every sum stays an exact integer in
-// Lua.
-const maxBurstTime = 100 * 365 * 24 * time.Hour
 
 // Limit is a rate: Rate permits in each Per, of which up to Burst may be used at once. Make it with PerSecond,
 // PerMinute, PerHour, PerDay or Per, or as a literal. The whole burst must refill within 100 years. A Limit is
@@ -58,39 +53,4 @@ func (l Limit) whole() Limit {
 // String returns the limit in a form like "10 per 1s, burst 20".
 func (l Limit) String() string {
 	return fmt.Sprintf("%d per %v, burst %d", l.Rate, l.Per, l.whole().Burst)
-}
-
-// validate returns a *cogwheel.InvalidError that names the first bad field.
-func (l Limit) validate() error {
-	switch {
-	case l.Rate < 1 || l.Rate > MaxRate:
-		return argument.Error("Limit.Rate", l.Rate, "must be 1 to 4294967295")
-	case l.Per < time.Microsecond || l.Per > MaxPer:
-		return argument.Error("Limit.Per", l.Per, "must be 1µs to 87600h")
-	case l.Burst < 1 || l.Burst > MaxRate:
-		return argument.Error("Limit.Burst", l.Burst, "must be 1 to 4294967295")
-	}
-	// Burst times Per/Rate.
-	hi, lo := bits.Mul64(uint64(l.Per), uint64(l.Burst))
-	if hi >= uint64(l.Rate) {
-		return argument.Error("Limit.Burst", l.Burst, "must refill within 100 years")
-	}
-	if refill, _ := bits.Div64(hi, lo, uint64(l.Rate)); refill > uint64(maxBurstTime) {
-		return argument.Error("Limit.Burst", l.Burst, "must refill within 100 years")
-	}
-	return nil
-}
-
-// validateWindow is validate for algorithms without a burst that count in milliseconds.
-func (l Limit) validateWindow() error {
-	if err := l.validate(); err != nil {
-		return err
-	}
-	switch {
-	case l.Burst != l.Rate:
-		return argument.Error("Limit.Burst", l.Burst, "must equal Rate: a window has no burst of its own")
-	case l.Per%time.Millisecond != 0:
-		return argument.Error("Limit.Per", l.Per, "must be whole milliseconds")
-	}
-	return nil
 }

@@ -54,9 +54,9 @@ func (k *Limiter) setLimit(limit Limit) {
 	limit = limit.whole()
 	k.options.limit = limit
 	algorithm := &limiterAlgorithms[k.options.algorithm]
-	k.check(algorithm.validate(limit))
+	k.check(algorithm.validate(algoLimit(limit)))
 	if k.err == nil {
-		k.algorithm = algorithm.of(limit)
+		k.algorithm = algorithm.of(algoLimit(limit))
 	}
 }
 

@@ -69,7 +69,8 @@ type line struct {
 	came, gone  int64 // permits requested by all waiters so far, and by those that are gone
 	charged     charged
 
-	looking   bool // a script is in flight
+	looking   bool      // a script is in flight
+	alone     []*waiter // those of its requests that are alone
 	lookedAt  time.Duration
 	took      time.Duration // how long scripts take
 	contended bool          // the last look found that the limit is used up
@@ -303,7 +304,7 @@ func (l *line) look(now time.Duration) (a ask) {
 		a.holds = l.charged.n > 0
 	}
 	l.changed = false
-	a.back, l.charged.back, l.trimmed = l.charged.back, nil, never
+	a.back, l.charged.back, l.trimmed, l.alone = l.charged.back, nil, never, l.alone[:0]
 	unit, most, n := int64(1), int64(maxLooked), int64(0)
 	switch {
 	case l.charged.reserves():
@@ -314,7 +315,10 @@ func (l *line) look(now time.Duration) (a ask) {
 		most = maxBatch
 	}
 	for w, missing := range l.uncovered {
-		l.request(&a, w, missing, now)
+		r := l.request(w, missing, now)
+		if a.add(r); r.alone {
+			l.alone = append(l.alone, w)
+		}
 		n, unit, most = n+missing, min(unit, w.n), most-1
 		if most == 0 || len(a.runs) == maxRuns {
 			break
@@ -344,13 +348,17 @@ func (l *line) looked(a *ask, got answer, at reading) {
 	l.took = max(at.got-at.sent, l.took*3/4)
 	l.contended, l.again = false, false
 	l.charged.adopt(got.period)
-	asked := false
+	asked, alone := false, l.alone
 	for k, r := range a.runs {
 		l.contended = l.contended || got.granted[k] < r.count
 		asked = asked || got.granted[k] != hopeless
-		if got.granted[k] == hopeless && !r.waiter.ended {
-			l.finish(r.waiter, at.got, ErrWouldExceedDeadline)
+		if !r.alone {
+			continue
 		}
+		if w := alone[0]; got.granted[k] == hopeless && !w.ended {
+			l.finish(w, at.got, ErrWouldExceedDeadline)
+		}
+		alone = alone[1:]
 	}
 	l.denied, l.pause = asked && len(got.spans) == 0, lookEvery/2+rand.N(lookEvery/2) // processes take turns
 	if last := len(got.spans) - 1; last >= 0 {

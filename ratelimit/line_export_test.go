@@ -81,14 +81,14 @@ func NewLineSim(which string, l Limit, processes int, seed uint64, execute Execu
 	var a algorithm
 	switch which {
 	case "gcra":
-		g := newGCRA(l)
-		a, s.server = g, simScript{g, execute}
+		a = limiterAlgorithms[GCRA].of(algoLimit(l))
+		s.server = simScript{a, execute}
 	case "stocked": // the control: what is charged is never too old
-		g := newGCRA(l)
-		a, s.server = stocked{g}, simScript{g, execute}
+		a = limiterAlgorithms[GCRA].of(algoLimit(l))
+		a, s.server = stocked{a}, simScript{a, execute}
 	case "window":
-		w := &window{oneLimit{limit: l}}
-		a, s.server = w, &simWindow{window: w, limit: oracle.Limit(l)}
+		a = limiterAlgorithms[FixedWindow].of(algoLimit(l))
+		s.server = &simWindow{algorithm: a, limit: oracle.Limit(l)}
 	case "log":
 		a, s.server = &slidingLog{}, &simLog{limit: oracle.Limit(l), entered: map[string]time.Duration{}}
 	}
@@ -99,7 +99,7 @@ func NewLineSim(which string, l Limit, processes int, seed uint64, execute Execu
 }
 
 // stocked keeps what was charged for later callers.
-type stocked struct{ *gcra }
+type stocked struct{ algorithm }
 
 func (stocked) fit(spans []span, n int64, _ time.Duration) fitting {
 	for _, s := range spans {
@@ -244,7 +244,8 @@ func (s simScript) decide(at time.Duration, a *ask, r reading) answer {
 
 // simWindow answers as rate_window.lua does.
 type simWindow struct {
-	window  *window
+	algorithm
+
 	limit   oracle.Limit
 	windows oracle.Windows
 }
@@ -267,7 +268,7 @@ func (w *simWindow) decide(at time.Duration, a *ask, r reading) answer {
 		}
 		reply = append(reply, granted)
 	}
-	got, err := w.window.decode(a, reply, r)
+	got, err := w.decode(a, reply, r)
 	if err != nil {
 		panic(err)
 	}
@@ -327,7 +328,7 @@ func (l *simLog) decide(now time.Duration, a *ask, r reading) answer {
 // MissingInSlidingWindow returns how many permits a line asks for at an instant for a waiter of n, after have permits
 // were charged that can be used until another instant.
 func MissingInSlidingWindow(l Limit, n, have int64, until, now time.Duration) (asked int64) {
-	line, k := newLine(&sliding{oneLimit{limit: l}}), &knowledge{}
+	line, k := newLine(limiterAlgorithms[SlidingWindow].of(algoLimit(l))), &knowledge{}
 	line.push(&waiter{n: n, deadline: never}, 0, k)
 	line.charged.add(span{n: have, until: until})
 	line.advance(now, k)

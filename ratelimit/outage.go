@@ -348,16 +348,38 @@ func (b *breakers) worst() Breaker {
 }
 
 // decide returns the policy's decision on a request that Redis did not answer because of err.
-func (b *breakers) decide(id stateID, n int64, limit Limit, known bool, err error) (Result, error) {
+func (b *breakers) decide(id stateID, n int64, limit algoLimit, known bool, err error) (Result, error) {
 	switch {
 	case !errors.Is(err, ErrUnavailable):
 		return Result{}, err
 	case b.policy.kind == failOpen:
 		return Result{Allowed: true, Granted: n, Limit: limit.Burst, Source: SourceDegraded}, nil
 	case b.policy.kind == shareLocally && known:
-		return b.share.decide(id, n, b.policy.part(limit)), nil
+		d := b.share.decide(id, n, b.policy.part(limit))
+		return d.degraded(), nil
 	}
 	return Result{Source: SourceDegraded}, err
+}
+
+// decideAll is decide for all limits of a combination. ids are those of its parts.
+func (b *breakers) decideAll(c *combination, ids []stateID, n int64, err error) (Result, error) {
+	if b.policy.kind != shareLocally {
+		r, err := b.decide(stateID{}, n, algoLimit{Burst: c.most()}, false, err)
+		if err == nil {
+			for _, p := range c.parts {
+				part := decision{Allowed: true, Granted: n * p.cost, Limit: p.limit.Burst}
+				r.Parts = append(r.Parts, part.degraded())
+			}
+		}
+		return r, err
+	}
+	shares := make([]share, len(c.parts))
+	for i, p := range c.parts {
+		shares[i] = share{ids[i], n * p.cost, b.policy.part(p.limit)}
+	}
+	granted, results := b.share.decideAll(shares)
+	d := c.combine(n, results, granted && n > 0)
+	return d.degraded(), nil
 }
 
 // nodeName returns the address of a node for events, or "" if it is not known.

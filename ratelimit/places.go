@@ -152,16 +152,16 @@ func (l *line) withoutPlace(yield func(*waiter, int64) bool) {
 	}
 }
 
-// request adds what is missing for a waiter to an ask.
-func (l *line) request(a *ask, w *waiter, missing int64, now time.Duration) {
+// request returns the request for what is missing for a waiter.
+func (l *line) request(w *waiter, missing int64, now time.Duration) equalRequests {
 	r := equalRequests{n: missing, count: 1}
 	if l.charged.reserves() {
 		r.within = maxReserve
 		if w.deadline-now < maxReserve {
-			r.within, r.waiter = max(0, w.deadline-now), w
+			r.within, r.alone = max(0, w.deadline-now), true
 		}
 	}
-	a.add(r)
+	return r
 }
 
 // comingWithin returns how early permits are charged for waiters yet to come.

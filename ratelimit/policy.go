@@ -42,12 +42,12 @@ func FailOpen() Policy { return Policy{kind: failOpen} }
 func LocalShare(n int64) Policy { return Policy{kind: shareLocally, share: n} }
 
 // part returns this process's part of a limit.
-func (p Policy) part(limit Limit) Limit {
+func (p Policy) part(limit algoLimit) algoLimit {
 	per := limit.Per * time.Duration(p.share)
 	if per/time.Duration(p.share) != limit.Per || per > maxBurstTime {
 		per = maxBurstTime // nearly nothing, once the burst is used
 	}
-	return Limit{Rate: limit.Rate, Per: per, Burst: max(1, limit.Burst/p.share)}
+	return algoLimit{Rate: limit.Rate, Per: per, Burst: max(1, limit.Burst/p.share)}
 }
 
 const (
@@ -114,11 +114,11 @@ func (l *localShare) now() int64 { return l.wheel.Now().Sub(l.began).Microsecond
 type share struct {
 	id   stateID
 	n    int64
-	part Limit
+	part algoLimit
 }
 
 // decide decides by a part of a limit.
-func (l *localShare) decide(id stateID, n int64, part Limit) Result {
+func (l *localShare) decide(id stateID, n int64, part algoLimit) decision {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.countLocked(id, part)
@@ -128,7 +128,7 @@ func (l *localShare) decide(id stateID, n int64, part Limit) Result {
 }
 
 // decideAll decides by parts of several limits, all or none.
-func (l *localShare) decideAll(shares []share) (all bool, results []Result) {
+func (l *localShare) decideAll(shares []share) (all bool, results []decision) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all = true
@@ -154,13 +154,13 @@ func (l *localShare) decideAll(shares []share) (all bool, results []Result) {
 type shareCount struct {
 	id     stateID
 	p      gcraParams
-	limit  Limit
+	limit  algoLimit
 	now    int64
 	tat    gcraTime
 	shared *int64 // us, rounded up, if the key has no count of its own
 }
 
-func (l *localShare) countLocked(id stateID, part Limit) shareCount {
+func (l *localShare) countLocked(id stateID, part algoLimit) shareCount {
 	id.options.limit = Limit{} // what was used under one limit of a key counts as time under the others, as in Redis
 	c := shareCount{id: id, p: newGCRAParams(part), limit: part, now: l.now()}
 	var known bool
@@ -175,7 +175,7 @@ func (l *localShare) countLocked(id stateID, part Limit) shareCount {
 	return c
 }
 
-func (c *shareCount) decide(n int64) Result {
+func (c *shareCount) decide(n int64) decision {
 	tat, ok := c.p.take(c.tat, c.now, n)
 	r := c.result(tat)
 	if ok {
@@ -186,15 +186,12 @@ func (c *shareCount) decide(n int64) Result {
 	return r
 }
 
-func (c *shareCount) result(tat gcraTime) Result {
-	return Result{
-		Limit: c.limit.Burst, Remaining: c.p.remaining(tat, c.now), ResetAfter: c.p.reset(tat, c.now),
-		Source: SourceDegraded,
-	}
+func (c *shareCount) result(tat gcraTime) decision {
+	return decision{Limit: c.limit.Burst, Remaining: c.p.remaining(tat, c.now), ResetAfter: c.p.reset(tat, c.now)}
 }
 
 // chargeLocked records a grant. If two limits share a count, each adds to it.
-func (l *localShare) chargeLocked(c *shareCount, r Result) {
+func (l *localShare) chargeLocked(c *shareCount, r decision) {
 	cost := c.p.cost(r.Granted)
 	switch {
 	case r.Granted == 0:

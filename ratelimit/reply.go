@@ -52,7 +52,7 @@ func (r *replyReader) run(run equalRequests) int64 {
 	switch {
 	case run.n == 0:
 		return r.next(0, 0)
-	case run.waiter != nil:
+	case run.alone:
 		return r.next(hopeless, run.count)
 	}
 	return r.next(0, run.count)

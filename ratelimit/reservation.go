@@ -358,7 +358,7 @@ func (s *keyState) freedAll() {
 	if s == nil {
 		return
 	}
-	if _, several := s.algorithm.(*combination); several {
+	if _, several := s.algorithm.(*allOf); several {
 		current := s.client.use(s.id, s.algorithm)
 		current.freed(nil)
 		current.release()

@@ -55,3 +55,28 @@ type Result struct {
 
 	grant []string // entries of the log, for Return
 }
+
+// resultOf returns a decision as a Result.
+func resultOf(d *decision) Result {
+	r := Result{
+		Allowed: d.Allowed, Granted: d.Granted, Limit: d.Limit, Remaining: d.Remaining,
+		RetryAfter: d.RetryAfter, ResetAfter: d.ResetAfter,
+	}
+	for i := range d.Parts {
+		r.Parts = append(r.Parts, resultOf(&d.Parts[i]))
+	}
+	if d.Entry != "" {
+		r.grant = []string{d.Entry}
+	}
+	return r
+}
+
+// degraded returns a decision of the policy as a Result.
+func (d *decision) degraded() Result {
+	r := resultOf(d)
+	r.Source = SourceDegraded
+	for i := range r.Parts {
+		r.Parts[i].Source = SourceDegraded
+	}
+	return r
+}

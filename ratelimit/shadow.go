@@ -94,7 +94,7 @@ func (a *All) pass(ctx context.Context, n int64, r Result, err error) (Result, e
 		return r, err
 	}
 	if r.Parts = slices.Clone(r.Parts); undecided { // a clone, because a hook may have kept the decision
-		r.Parts = make([]Result, len(a.parts))
+		r.Parts = make([]Result, len(a.parts.ids))
 	}
 	for i := range r.Parts {
 		r.Parts[i].Allowed, r.Parts[i].WouldDeny = true, !r.Parts[i].Allowed

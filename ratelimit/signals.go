@@ -59,6 +59,14 @@ type counters struct {
 	cancelled atomic.Int64
 }
 
+// outcome returns where a decision counts: 0 if it was denied, 1 if it was allowed.
+func outcome(r *Result) int {
+	if r.Allowed {
+		return 1
+	}
+	return 0
+}
+
 // monitor has the counts of a Client for all keys, and its hooks. It is safe for concurrent use.
 type monitor struct {
 	hooks    Hooks
@@ -114,7 +122,7 @@ func (s *keyState) counted(n int64, r *Result, err error) bool {
 	if n == 0 || err != nil || s.client.monitor.reports {
 		return false
 	}
-	s.shard.counts.decided[r.Source&3][flag(r.Allowed)].Add(1)
+	s.shard.counts.decided[r.Source&3][outcome(r)].Add(1)
 	return true
 }
 
@@ -138,7 +146,7 @@ func (c *Client) count(ctx context.Context, of subject, r *Result, err error) {
 	}
 	switch {
 	case err == nil:
-		counts.decided[r.Source&3][flag(r.Allowed)].Add(1)
+		counts.decided[r.Source&3][outcome(r)].Add(1)
 		if of.shadow && !r.Allowed {
 			counts.shadow.Add(1)
 		}

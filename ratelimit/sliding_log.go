@@ -16,7 +16,7 @@ import (
 // slidingLog is the algorithm of Redisson's RRateLimiter: each grant is an entry, which leaves after the
 // interval. Each keyState has one.
 type slidingLog struct {
-	client    *Client
+	clientID  string
 	perClient atomic.Bool // the scope, as far as it is known
 }
 
@@ -31,7 +31,7 @@ func logKeys(name string) []string {
 // keys returns the limit, and the value and the log of this client or of all clients.
 func (s *slidingLog) keys(name string, perClient bool) []string {
 	if perClient {
-		id := s.client.id
+		id := s.clientID
 		return []string{name, scripts.SuffixName(name, "value:"+id), scripts.SuffixName(name, "permits:"+id)}
 	}
 	return logKeys(name)
@@ -39,15 +39,10 @@ func (s *slidingLog) keys(name string, perClient bool) []string {
 
 func (*slidingLog) route(name string) string { return name }
 func (*slidingLog) label(name string) string { return name }
-func (s *slidingLog) setScope(scope Scope)   { s.perClient.Store(scope == PerClient) }
+func (s *slidingLog) setPerClient(on bool)   { s.perClient.Store(on) }
 
 func (*slidingLog) traits() traits {
-	return traits{entries: true, canGiveBack: true, keep: lookPeriod}
-}
-
-func (s *slidingLog) byPolicy(b *breakers, id stateID, last snapshot, n int64, err error) (Result, error) {
-	limit, known := s.limitOf(last)
-	return b.decide(id, n, limit, known, err)
+	return traits{entries: true, canGiveBack: true, keep: keepUnused}
 }
 
 func (s *slidingLog) follow(err error) bool {
@@ -86,12 +81,12 @@ func size(member string) int64 {
 
 func (*slidingLog) script() *scripts.Script { return scripts.RateLog }
 
-func (*slidingLog) limitOf(last snapshot) (Limit, bool) {
+func (*slidingLog) limitOf(last snapshot) (algoLimit, bool) {
 	s, ok := last.(*logSnapshot)
 	if !ok {
-		return Limit{}, false
+		return algoLimit{}, false
 	}
-	return Limit{Rate: s.rate, Per: s.interval, Burst: s.rate}, true
+	return algoLimit{Rate: s.rate, Per: s.interval, Burst: s.rate}, true
 }
 
 func (s *slidingLog) encode(key string, a *ask) scripts.Call {
@@ -169,38 +164,31 @@ func (*slidingLog) decode(a *ask, reply []int64, at reading) (answer, error) {
 			left += size(m)
 		}
 	}
-	members, calls := a.members, a.calls
+	members := a.members
 	for _, r := range a.runs {
 		granted := int64(0)
 		for range r.count {
-			var c *call
-			if len(calls) > 0 {
-				c, calls = calls[0], calls[1:]
-			} else {
-				c = &call{n: r.n}
-			}
-			c.res = Result{Limit: s.rate, Remaining: max(0, left), ResetAfter: s.reset}
+			got.decisions = append(got.decisions, decision{Limit: s.rate, Remaining: max(0, left), ResetAfter: s.reset})
+			d := &got.decisions[len(got.decisions)-1]
 			if r.n == 0 {
-				c.res.Allowed = left > 0
+				d.Allowed = left > 0
 				continue
 			}
 			switch delay := answers[0]; {
 			case delay >= 0:
 				granted, left = granted+1, left-r.n
-				c.res.Allowed, c.res.Granted, c.res.Remaining = true, r.n, max(0, left)
 				e := members[0]
-				c.res.grant = []string{e}
+				d.Allowed, d.Granted, d.Remaining, d.Entry = true, r.n, max(0, left), e
 				if a.needsSpans() {
 					ahead := micros(delay)
 					got.spans = append(got.spans, span{n: r.n, from: at.got + ahead, until: at.sent + ahead, entry: e})
 				}
 			case delay == -1:
-				c.err = ErrExceedsLimit
-				got.exceeding = true
+				d.Exceeds, got.exceeding = true, true
 			default:
-				c.res.RetryAfter = micros(-2 - delay)
+				d.RetryAfter = micros(-2 - delay)
 				if !a.inOrder || len(s.denied) == 0 { // the script did not look at later requests
-					s.denies(r.n, c.res.RetryAfter)
+					s.denies(r.n, d.RetryAfter)
 				}
 			}
 			members, answers = members[1:], answers[1:]
@@ -241,7 +229,7 @@ func readLog(r *replyReader) *logSnapshot {
 	left, reset := r.next(-exact, exact), r.next(-exact, exact)
 	return &logSnapshot{
 		rate: rate, rateText: strconv.FormatInt(rate, 10), interval: millis(interval), left: left, reset: micros(reset),
-		counted: -never / 2,
+		counted: math.MinInt64 / 2,
 	}
 }
 
@@ -260,16 +248,16 @@ func (s *logSnapshot) denies(n int64, delay time.Duration) {
 	s.denied = append(s.denied, denial{n, delay})
 }
 
-func (s *logSnapshot) cachedDenial(n int64, passed time.Duration) (Result, bool) {
+func (s *logSnapshot) cachedDenial(n int64, passed time.Duration) (decision, bool) {
 	for _, d := range s.denied {
 		if d.n <= n && n <= s.rate && passed < d.delay {
-			return Result{
+			return decision{
 				Limit: s.rate, Remaining: max(0, min(s.left, d.n-1)),
 				RetryAfter: d.delay - passed, ResetAfter: max(0, s.reset-passed),
 			}, true
 		}
 	}
-	return Result{}, false
+	return decision{}, false
 }
 
 func (s *logSnapshot) wait(total int64, passed time.Duration) time.Duration {
@@ -294,10 +282,10 @@ func (s *logSnapshot) keep(now time.Duration, down bool) time.Duration {
 	return s.counted + recount - now
 }
 
-func (s *logSnapshot) state() Result {
+func (s *logSnapshot) state() decision {
 	r, denied := s.cachedDenial(1, 0)
 	if !denied {
-		r = Result{Limit: s.rate, Remaining: max(0, s.left), ResetAfter: s.reset}
+		r = decision{Limit: s.rate, Remaining: max(0, s.left), ResetAfter: s.reset}
 	}
 	return r
 }

@@ -9,19 +9,8 @@ import (
 // sliding is the algorithm of SlidingWindow: two counters, the older weighted by its overlap with the last Per.
 type sliding struct{ oneLimit }
 
-// validateSliding is Limit.validateWindow for a script that multiplies permits by milliseconds.
-func validateSliding(l Limit) error {
-	if err := l.validateWindow(); err != nil {
-		return err
-	}
-	if l.Rate > (exact-1)/l.Per.Milliseconds() {
-		return argument.Error("Limit.Rate", l.Rate, "times Per in milliseconds must be below 2^53 for SlidingWindow")
-	}
-	return nil
-}
-
 // traits: permits of waiters are not given back, so they stay until their window ends, or while a denial is trusted.
-func (*sliding) traits() traits { return traits{atOnce: true, keep: maxDenyFor} }
+func (*sliding) traits() traits { return traits{atOnce: true, keep: keepWindow} }
 
 func (*sliding) script() *scripts.Script { return scripts.RateSliding }
 
@@ -52,12 +41,12 @@ func (w *sliding) decode(a *ask, reply []int64, at reading) (answer, error) {
 	if err := r.end(); err != nil {
 		return answer{}, err
 	}
-	a.replay(got.granted, s)
+	got.decisions = a.replay(got.granted, s)
 	if !a.needsSpans() {
 		return got, nil
 	}
 	n := a.permits(got.granted)
-	if len(a.calls) == 0 {
+	if a.callers == 0 {
 		s.charge(n)
 	}
 	if n > 0 {
@@ -83,7 +72,7 @@ type slidingSnapshot struct {
 }
 
 func readSliding(w *sliding, r *replyReader) *slidingSnapshot {
-	const longest, most = int64(MaxPer / time.Millisecond), 2 * MaxRate
+	const longest, most = int64(maxPer / time.Millisecond), 2 * maxRate
 	s := &slidingSnapshot{sliding: w, previous: r.next(0, most), current: r.next(0, most), length: r.next(0, longest)}
 	s.elapsed = r.next(-2*longest, s.length-1)
 	return s
@@ -131,8 +120,8 @@ func (s *slidingSnapshot) free(n int64) time.Duration {
 func (s *slidingSnapshot) foreign() bool { return s.length != s.sliding.limit.Per.Milliseconds() }
 
 // result returns the result of a denial of n permits after the given time.
-func (s *slidingSnapshot) result(n int64, passed time.Duration) Result {
-	r := Result{Limit: s.sliding.limit.Rate, Remaining: s.remaining(), RetryAfter: max(0, s.free(n)-passed)}
+func (s *slidingSnapshot) result(n int64, passed time.Duration) decision {
+	r := decision{Limit: s.sliding.limit.Rate, Remaining: s.remaining(), RetryAfter: max(0, s.free(n)-passed)}
 	switch ends := s.length - s.elapsed; {
 	case s.current > 0:
 		r.ResetAfter = max(0, millis(ends+s.length)-passed)
@@ -143,9 +132,9 @@ func (s *slidingSnapshot) result(n int64, passed time.Duration) Result {
 }
 
 // cachedDenial leaves out the last millisecond: the script may have read its clock when that had nearly passed.
-func (s *slidingSnapshot) cachedDenial(n int64, passed time.Duration) (Result, bool) {
+func (s *slidingSnapshot) cachedDenial(n int64, passed time.Duration) (decision, bool) {
 	if s.free(n) <= passed+time.Millisecond {
-		return Result{}, false
+		return decision{}, false
 	}
 	return s.result(n, passed), true
 }
@@ -164,7 +153,7 @@ func (s *slidingSnapshot) wait(total int64, passed time.Duration) time.Duration 
 	return max(0, plus(millis(s.length-s.elapsed), times(later, limit.Per)/time.Duration(limit.Rate))-passed)
 }
 
-func (s *slidingSnapshot) state() Result { return s.result(1, 0) }
+func (s *slidingSnapshot) state() decision { return s.result(1, 0) }
 
 func (*slidingSnapshot) keep(time.Duration, bool) time.Duration { return 0 }
 

@@ -129,7 +129,7 @@ func (l *StoredLimiter) set(ctx context.Context, mode string, limit Limit, opts 
 		o.applySet(&cfg)
 	}
 	limit = limit.whole()
-	switch err := limit.validateWindow(); {
+	switch err := algoLimit(limit).validateWindow(); {
 	case err != nil:
 		return false, err
 	case cfg.scope != nil && *cfg.scope != Overall && *cfg.scope != PerClient:
@@ -152,7 +152,7 @@ func (l *StoredLimiter) set(ctx context.Context, mode string, limit Limit, opts 
 			old = 0
 		}
 		if set && cfg.scope != nil {
-			s.algorithm.setScope(*cfg.scope)
+			s.algorithm.setPerClient(*cfg.scope == PerClient)
 		}
 		s.limitChanged(old)
 		return set, nil

@@ -61,7 +61,8 @@ func (s *keyState) partly(n int64) (a ask) {
 
 // partOf returns the result of an ask of partly.
 func (s *keyState) partOf(j *job) Result {
-	r := j.got.snapshot.state()
+	d := j.got.snapshot.state()
+	r := resultOf(&d)
 	r.Granted = j.got.granted[0] * j.runs[0].n
 	for _, sp := range j.got.spans {
 		if s.algorithm.traits().entries {
