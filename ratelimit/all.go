@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
@@ -51,7 +53,7 @@ func (p Part) Name() string {
 type All struct {
 	client *Client
 	state  stateID
-	algo   algorithm
+	algo   algo.Algorithm
 	parts  *allOf
 	one    bool   // there is one part, which behaves as if it were asked for alone
 	most   int64  // requests that can ever be granted at once
@@ -102,11 +104,11 @@ func (c *Client) all(parts []Part) *All {
 	case err != nil:
 		a.err = err
 	case len(parts) == 1 && parts[0].cost == 1:
-		a.state, a.algo, a.one = combined.ids[0], combined.parts[0].algorithm, true
-		a.parts, a.most = combined, combined.most()
+		a.state, a.algo, a.one = combined.ids[0], combined.Parts[0].Algorithm, true
+		a.parts, a.most = combined, combined.Most()
 	default:
 		a.state, a.algo = stateID{limiterOptions{algorithm: allAlgorithm}, combined.identity()}, combined
-		a.parts, a.most = combined, combined.most()
+		a.parts, a.most = combined, combined.Most()
 	}
 	return a
 }
@@ -124,7 +126,7 @@ func (a *All) use(ctx context.Context, operation string, n int64) (*keyState, er
 		return nil, argument.Error("n", n, "must not be negative")
 	}
 	if n > a.most {
-		return nil, callError(operation, a.algo.label(a.state.key), fmt.Errorf("%w: %d at once", ErrExceedsLimit, n))
+		return nil, callError(operation, a.algo.Label(a.state.key), fmt.Errorf("%w: %d at once", ErrExceedsLimit, n))
 	}
 	return a.client.use(a.state, a.algo), nil
 }
@@ -180,9 +182,10 @@ func (a *All) TryReserve(ctx context.Context, n int64) (Result, error) {
 // charges returns the charges of n requests, of which none can be given back.
 func (a *All) charges(n int64) []charge {
 	all := make([]charge, len(a.parts.ids))
-	for i, p := range a.parts.parts {
+	for i, p := range a.parts.Parts {
 		all[i] = charge{
-			span: span{n: n * p.cost}, id: a.parts.ids[i], algorithm: p.algorithm, cost: p.cost, debt: a.parts.debts[i],
+			Span: algo.Span{N: n * p.Cost}, id: a.parts.ids[i],
+			algorithm: p.Algorithm, cost: p.Cost, debt: a.parts.debts[i],
 		}
 	}
 	return all
@@ -291,7 +294,7 @@ func (a *All) WaitFunc(ctx context.Context, n int64, f func(error)) (cancel func
 
 // allOf is a combination of limits of this Client.
 type allOf struct {
-	*combination
+	*algo.Combination
 	ids   []stateID // of the parts, for requests for one of them alone
 	debts []int64   // permits that a settlement may charge above a whole burst
 }
@@ -301,7 +304,7 @@ func newAllOf(c *Client, parts []Part) (*allOf, error) {
 	if len(parts) < 1 || len(parts) > maxParts {
 		return nil, argument.Error("parts", len(parts), "must be 1 to 16")
 	}
-	all := &allOf{combination: &combination{}}
+	all := &allOf{Combination: &algo.Combination{}}
 	where := map[string]int{}
 	for i, p := range parts {
 		if err := p.check(c); err != nil {
@@ -314,9 +317,9 @@ func newAllOf(c *Client, parts []Part) (*allOf, error) {
 		}
 		where[id.key] = i
 		all.ids, all.debts = append(all.ids, id), append(all.debts, l.mostDebt())
-		all.add(id.key, l.algorithm, algoLimit(l.options.limit), p.cost)
+		all.Add(id.key, l.algorithm, algo.Limit(l.options.limit), p.cost)
 	}
-	return all, checkSlots(c, all.keys)
+	return all, checkSlots(c, all.Keys)
 }
 
 // check refuses a part.
@@ -356,11 +359,11 @@ func checkSlots(c *Client, keys []string) error {
 // identity identifies a combination by its parts, with limits and costs.
 func (a *allOf) identity() string {
 	var b []byte
-	for i, p := range a.parts {
+	for i, p := range a.Parts {
 		id := a.ids[i]
 		for _, n := range []int64{
-			int64(id.options.algorithm), p.cost,
-			p.limit.Rate, int64(p.limit.Per), p.limit.Burst, int64(len(id.key)),
+			int64(id.options.algorithm), p.Cost,
+			p.Limit.Rate, int64(p.Limit.Per), p.Limit.Burst, int64(len(id.key)),
 		} {
 			b = append(strconv.AppendInt(b, n, 36), ' ')
 		}

@@ -3,37 +3,40 @@ package ratelimit
 import (
 	"slices"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
 )
 
 // charged is the prepaid permits of one key, in the order in which they can be used.
 type charged struct {
-	algorithm algorithm
-	spans     []span
+	algorithm algo.Algorithm
+	spans     []algo.Span
 	n         int64
-	added     int64  // permits that were ever charged
-	lost      int64  // permits that ever expired unused
-	back      []span // charges to give back: entries of a log that no waiter can use, and what could not be given back
+	added     int64 // permits that were ever charged
+	lost      int64 // permits that ever expired unused
+	// charges to give back: entries of a log that no waiter can use, and what could not be given back
+	back []algo.Span
 }
 
 // whole reports whether a span serves exactly one request, which uses all of it.
-func (c *charged) whole() bool { return c.algorithm.traits().entries }
+func (c *charged) whole() bool { return c.algorithm.Traits().Entries }
 
 // atOnce reports whether permits are charged only when they can be used.
-func (c *charged) atOnce() bool { return c.algorithm.traits().atOnce }
+func (c *charged) atOnce() bool { return c.algorithm.Traits().AtOnce }
 
-func (c *charged) add(spans ...span) {
+func (c *charged) add(spans ...algo.Span) {
 	for _, s := range spans {
-		s.added = c.added
-		c.added += s.n
+		s.Added = c.added
+		c.added += s.N
 		c.insert(s)
 	}
 }
 
 // insert puts a span where its permits can be used in order.
-func (c *charged) insert(s span) {
-	c.n += s.n
+func (c *charged) insert(s algo.Span) {
+	c.n += s.N
 	at := len(c.spans)
-	for c.reserves() && at > 0 && s.start.less(c.spans[at-1].start) {
+	for c.reserves() && at > 0 && s.Start.Less(c.spans[at-1].Start) {
 		at--
 	}
 	c.spans = slices.Insert(c.spans, at, s)
@@ -41,16 +44,16 @@ func (c *charged) insert(s span) {
 
 // dropUntil drops the permits that were charged before added exceeded the given value.
 func (c *charged) dropUntil(added int64) {
-	c.drop(func(s *span) bool { return s.added < added })
+	c.drop(func(s *algo.Span) bool { return s.Added < added })
 }
 
 // drop removes permits that nobody may use any more. Entries of a log are to be given back.
-func (c *charged) drop(which func(*span) bool) {
-	c.spans = slices.DeleteFunc(c.spans, func(s span) bool {
+func (c *charged) drop(which func(*algo.Span) bool) {
+	c.spans = slices.DeleteFunc(c.spans, func(s algo.Span) bool {
 		if !which(&s) {
 			return false
 		}
-		if c.n -= s.n; s.entry != "" {
+		if c.n -= s.N; s.Entry != "" {
 			c.back = append(c.back, s)
 		}
 		return true
@@ -60,35 +63,35 @@ func (c *charged) drop(which func(*span) bool) {
 // adopt is called with the period that the state has: permits that were charged in another one are void.
 func (c *charged) adopt(period int64) {
 	if c.reserves() {
-		c.drop(func(s *span) bool { return s.period != period })
+		c.drop(func(s *algo.Span) bool { return s.Period != period })
 	}
 }
 
 // reserves reports whether permits are charged long before they can be used.
-func (c *charged) reserves() bool { return c.algorithm.traits().reserves }
+func (c *charged) reserves() bool { return c.algorithm.Traits().Reserves }
 
 // ready drops the permits that are too late for a request for n permits that has waited since then. It returns
 // when the request can have its permits, or how many are missing.
 func (c *charged) ready(n int64, since time.Duration) (at time.Duration, missing int64) {
 	for len(c.spans) > 0 {
-		f := c.algorithm.fit(c.spans, n, since)
-		if f.drop == 0 {
-			return f.at, f.missing
+		f := c.algorithm.Fit(c.spans, n, since)
+		if f.Drop == 0 {
+			return f.At, f.Missing
 		}
-		c.lost += f.drop
-		c.remove(f.drop, true)
+		c.lost += f.Drop
+		c.remove(f.Drop, true)
 	}
 	return 0, n
 }
 
 // usable returns when the last permit of a span can be used.
-func (c *charged) usable(s span) time.Duration {
-	unit := s.n
+func (c *charged) usable(s algo.Span) time.Duration {
+	unit := s.N
 	if !c.whole() {
 		unit = 1
-		c.algorithm.skip(&s, s.n-unit)
+		c.algorithm.Skip(&s, s.N-unit)
 	}
-	return c.algorithm.fit([]span{s}, unit, -never/2).at
+	return c.algorithm.Fit([]algo.Span{s}, unit, -never/2).At
 }
 
 // use takes n permits from the front.
@@ -99,11 +102,11 @@ func (c *charged) remove(n int64, unused bool) {
 	gone := 0
 	for n > 0 {
 		s := &c.spans[gone]
-		if n < s.n {
-			c.algorithm.skip(s, n)
+		if n < s.N {
+			c.algorithm.Skip(s, n)
 			break
 		}
-		if n -= s.n; unused && s.entry != "" {
+		if n -= s.N; unused && s.Entry != "" {
 			c.back = append(c.back, *s)
 		}
 		gone++
@@ -115,24 +118,24 @@ func (c *charged) remove(n int64, unused bool) {
 
 // place returns the number of the first span that has places for n permits, or -1.
 func (c *charged) place(n int64) int {
-	return slices.IndexFunc(c.spans, func(s span) bool { return s.unit == n })
+	return slices.IndexFunc(c.spans, func(s algo.Span) bool { return s.Unit == n })
 }
 
 // placeAt returns when the first place of a span can be used, and when it is too late for that.
-func (c *charged) placeAt(s *span) (at, late time.Duration) {
-	at = c.algorithm.fit([]span{*s}, s.unit, -never/2).at
-	return at, max(at, s.at.got) + latePlaces
+func (c *charged) placeAt(s *algo.Span) (at, late time.Duration) {
+	at = c.algorithm.Fit([]algo.Span{*s}, s.Unit, -never/2).At
+	return at, max(at, s.At.Got) + latePlaces
 }
 
 // leavePlace takes the first place of a span out. If it is unused, it is to be given back.
 func (c *charged) leavePlace(i int, unused bool) {
 	s := &c.spans[i]
 	part := *s
-	if part.n = s.unit; unused {
+	if part.N = s.Unit; unused {
 		c.back = append(c.back, part)
 	}
-	c.n -= part.n
-	if c.algorithm.skip(s, part.n); s.n == 0 {
+	c.n -= part.N
+	if c.algorithm.Skip(s, part.N); s.N == 0 {
 		c.spans = slices.Delete(c.spans, i, i+1)
 	}
 }
@@ -142,18 +145,18 @@ func (c *charged) leavePlace(i int, unused bool) {
 func (c *charged) trim(surplus map[int64]int64, before time.Duration) (some bool) {
 	for i := len(c.spans) - 1; i >= 0; i-- {
 		s := &c.spans[i]
-		for surplus[s.unit] > 0 && s.n > 0 {
+		for surplus[s.Unit] > 0 && s.N > 0 {
 			part := *s
-			c.algorithm.skip(&part, s.n-s.unit)
+			c.algorithm.Skip(&part, s.N-s.Unit)
 			if at, _ := c.placeAt(&part); at < before {
 				return some
 			}
-			s.n -= s.unit
-			c.n -= s.unit
-			surplus[s.unit]--
+			s.N -= s.Unit
+			c.n -= s.Unit
+			surplus[s.Unit]--
 			c.back, some = append(c.back, part), true
 		}
-		if s.n == 0 {
+		if s.N == 0 {
 			c.spans = slices.Delete(c.spans, i, i+1)
 		}
 	}
@@ -161,10 +164,10 @@ func (c *charged) trim(surplus map[int64]int64, before time.Duration) (some bool
 }
 
 // keep returns how long permits stay when the line is empty, for later waiters.
-func (c *charged) keep() time.Duration { return c.algorithm.traits().keep }
+func (c *charged) keep() time.Duration { return c.algorithm.Traits().Keep }
 
 // takeAll removes and returns all unused permits, including charges that must be given back.
-func (c *charged) takeAll() (spans []span) {
+func (c *charged) takeAll() (spans []algo.Span) {
 	spans = append(c.back, c.spans...)
 	c.spans, c.back, c.n = nil, nil, 0
 	return spans

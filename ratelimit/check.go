@@ -3,6 +3,8 @@ package ratelimit
 import (
 	"context"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
+
 	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/check"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
@@ -45,7 +47,7 @@ func (c *Client) checked(limiters []checkable) *check.Client {
 	if len(limiters) == 0 {
 		const name = check.Sample
 		kinds := []checkable{c.StoredLimiter(name), c.All(c.Limiter(name, PerSecond(1)).Part("").Cost(2))}
-		for algorithm := range limiterAlgorithms {
+		for algorithm := range algo.Kinds {
 			kinds = append(kinds, c.Limiter(name, PerSecond(1), WithAlgorithm(Algorithm(algorithm))))
 		}
 		for _, l := range kinds {
@@ -60,7 +62,7 @@ func (c *Client) checked(limiters []checkable) *check.Client {
 
 func (k *Limiter) needs() []check.Needs {
 	return []check.Needs{{
-		For: "Limiter", Scripts: []*scripts.Script{k.algorithm.script()}, Commands: []string{"del"},
+		For: "Limiter", Scripts: []*scripts.Script{k.algorithm.Script()}, Commands: []string{"del"},
 		Keys: []string{k.RedisKey(check.Sample)},
 	}}
 }
@@ -68,10 +70,10 @@ func (k *Limiter) needs() []check.Needs {
 func (l *StoredLimiter) needs() []check.Needs {
 	return []check.Needs{{
 		For: "StoredLimiter", Scripts: []*scripts.Script{scripts.RateLog, scripts.RateSet},
-		Commands: []string{"hgetall", "del"}, Name: l.name, Keys: logKeys(l.name),
+		Commands: []string{"hgetall", "del"}, Name: l.name, Keys: algo.LogKeys(l.name),
 	}}
 }
 
 func (a *All) needs() []check.Needs {
-	return []check.Needs{{For: "All", Scripts: []*scripts.Script{a.algo.script()}, Keys: a.parts.keys}}
+	return []check.Needs{{For: "All", Scripts: []*scripts.Script{a.algo.Script()}, Keys: a.parts.Keys}}
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
+
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 )
 
@@ -98,7 +100,7 @@ func (j *job) expire() {
 	s.decideLocked(overdue, nil, err)
 	if over {
 		j.err = err
-		next = j.settleLocked(reading{sent: s.client.now()})
+		next = j.settleLocked(algo.Reading{Sent: s.client.now()})
 	}
 	s.mu.Unlock()
 	s.send(next)

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
+
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
 )
 
@@ -123,7 +125,7 @@ func (s *keyState) orPolicy(r Result, n int64, err error) (Result, error) {
 
 // decideToSettle is decide for n permits of which a settlement can give a part back. The spans are what Redis charged:
 // one for each limit, or none if the decision is not one of Redis.
-func (s *keyState) decideToSettle(ctx context.Context, n int64) (Result, []span, error) {
+func (s *keyState) decideToSettle(ctx context.Context, n int64) (Result, []algo.Span, error) {
 	if err := s.begin(ctx); err != nil {
 		return Result{}, nil, err
 	}
@@ -151,11 +153,11 @@ func (s *keyState) decideToSettle(ctx context.Context, n int64) (Result, []span,
 			return r, nil, err
 		}
 	}
-	return s.decideInRedis(ctx, ask{stamped: true, inOrder: true}, n)
+	return s.decideInRedis(ctx, algo.Ask{Stamped: true, InOrder: true}, n)
 }
 
 // decideByPolicy has the policy decide on a request that Redis did not answer because of err.
-func (s *keyState) decideByPolicy(n int64, err error) (Result, []span, error) {
+func (s *keyState) decideByPolicy(n int64, err error) (Result, []algo.Span, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, err := s.policyLocked(n, err)
@@ -163,14 +165,14 @@ func (s *keyState) decideByPolicy(n int64, err error) (Result, []span, error) {
 }
 
 // decideInRedis sends a script for one request for n permits, which no other request shares.
-func (s *keyState) decideInRedis(ctx context.Context, a ask, n int64) (Result, []span, error) {
+func (s *keyState) decideInRedis(ctx context.Context, a algo.Ask, n int64) (Result, []algo.Span, error) {
 	began := conventions.Now()
-	a.callers = 1
-	a.addRun(n, 1)
-	j, err := s.ask(ctx, a, a.stamped)
+	a.Callers = 1
+	a.AddRun(n, 1)
+	j, err := s.ask(ctx, a, a.Stamped)
 	if err == nil {
-		r, err := j.got.result(0)
-		return r, j.got.spans, err
+		r, err := told(&j.got.Decisions[0])
+		return r, j.got.Spans, err
 	}
 	if err = s.outage(ctx, err, began); !errors.Is(err, ErrUnavailable) {
 		return Result{}, nil, err
@@ -281,13 +283,13 @@ func (s *keyState) answerPendingLocked(now time.Duration) {
 func (s *keyState) policyLocked(n int64, err error) (Result, error) {
 	b := &s.client.breakers
 	if all, several := s.algorithm.(*allOf); several {
-		return b.decideAll(all.combination, all.ids, n, err)
+		return b.decideAll(all.Combination, all.ids, n, err)
 	}
 	limit, known := s.limitLocked()
 	return b.decide(s.id, n, limit, known, err)
 }
 
 // limitLocked returns the limit if it is known.
-func (s *keyState) limitLocked() (algoLimit, bool) {
-	return s.algorithm.limitOf(s.known.snapshot)
+func (s *keyState) limitLocked() (algo.Limit, bool) {
+	return s.algorithm.LimitOf(s.known.snapshot)
 }

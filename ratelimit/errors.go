@@ -57,7 +57,7 @@ func (s *keyState) operationError(operation string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return callError(operation, s.algorithm.label(s.id.key), err)
+	return callError(operation, s.algorithm.Label(s.id.key), err)
 }
 
 // unavailableError is ErrUnavailable and its reason.

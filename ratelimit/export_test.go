@@ -4,25 +4,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
+
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// GCRAParams gives the tests the arithmetic of GCRA.
-type GCRAParams struct{ p gcraParams }
-
-// GCRATime is a state.
-type GCRATime = gcraTime
-
-func NewGCRAParams(l Limit) GCRAParams                                { return GCRAParams{newGCRAParams(algoLimit(l))} }
-func (p GCRAParams) Den() int64                                       { return p.p.den }
-func (p GCRAParams) Take(tat GCRATime, now, n int64) (GCRATime, bool) { return p.p.take(tat, now, n) }
-
-func (p GCRAParams) Delay(tat GCRATime, now, n int64) time.Duration { return p.p.delay(tat, now, n) }
-
-func (p GCRAParams) Remaining(tat GCRATime, now int64) int64 { return p.p.remaining(tat, now) }
-func (t gcraTime) Parts() (us, num int64)                    { return t.us, t.num }
-func Member(id [16]byte, n int64) string                     { return member(id, n) }
-func LogKeys(name string) []string                           { return logKeys(name) }
+func Member(id [16]byte, n int64) string { return algo.Member(id, n) }
+func LogKeys(name string) []string       { return algo.LogKeys(name) }
 
 func RedisKey(prefix, key string, a Algorithm) string { return redisKey(prefix, "", key, a) }
 
@@ -82,58 +70,58 @@ func (c *Client) remembered(which func(stateID) bool) (n int) {
 }
 
 // Asked is what tests ask without a Client: a Limiter, or Log.
-type Asked interface{ asked() algorithm }
+type Asked interface{ asked() algo.Algorithm }
 
-func (k *Limiter) asked() algorithm { return k.algorithm }
+func (k *Limiter) asked() algo.Algorithm { return k.algorithm }
 
 // Log is the sliding log of a StoredLimiter with the scope Overall.
 var Log Asked = stored{}
 
 type stored struct{}
 
-func (stored) asked() algorithm { return &slidingLog{} }
+func (stored) asked() algo.Algorithm { return algo.NewLog("") }
 
 // Asking is what tests send without a Client: requests that one script decides at an instant that the test chooses.
 type Asking struct {
-	of algorithm
-	a  ask
+	of algo.Algorithm
+	a  algo.Ask
 }
 
 // AskOf asks for the given numbers of permits, one request each.
 func AskOf(k Asked, inOrder bool, requests ...int64) *Asking {
-	q := &Asking{k.asked(), ask{inOrder: inOrder}}
+	q := &Asking{k.asked(), algo.Ask{InOrder: inOrder}}
 	for _, n := range requests {
-		q.a.addRun(n, 1)
-		q.a.callers++
+		q.a.AddRun(n, 1)
+		q.a.Callers++
 	}
 	return q
 }
 
 // After says what the process knew before.
 func (q *Asking) After(last Known) *Asking {
-	q.a.last = last.s
+	q.a.Last = last.s
 	return q
 }
 
 // Call returns the call of the script.
-func (q *Asking) Call(key string) scripts.Call { return q.of.encode(key, &q.a) }
+func (q *Asking) Call(key string) scripts.Call { return q.of.Encode(key, &q.a) }
 
 // Results returns what each request is told, and what the process then knows.
 func (q *Asking) Results(reply []int64) ([]Result, Known, error) {
-	got, err := q.of.decode(&q.a, reply, reading{})
+	got, err := q.of.Decode(&q.a, reply, algo.Reading{})
 	if err != nil {
 		return nil, Known{}, err
 	}
 	var all []Result
-	for i := range got.decisions {
-		all = append(all, resultOf(&got.decisions[i]))
+	for i := range got.Decisions {
+		all = append(all, resultOf(&got.Decisions[i]))
 	}
-	return all, Known{got.snapshot}, nil
+	return all, Known{got.Snapshot}, nil
 }
 
 // Charge is a charge that can be given back in part.
 type Charge struct {
-	span
+	algo.Span
 	delay time.Duration
 }
 
@@ -152,48 +140,48 @@ type Settled struct {
 // permits.
 func Reserving(k Asked, n int64, ahead time.Duration) *Asking {
 	q := ChargingAhead(k, n, ahead)
-	q.a.stamped = true
+	q.a.Stamped = true
 	return q
 }
 
 // ChargingAhead asks for permits for a waiter, that can be used after some time at most.
 func ChargingAhead(k Asked, n int64, ahead time.Duration) *Asking {
-	return &Asking{k.asked(), ask{inOrder: true, runs: []equalRequests{{n: n, count: 1}}, ahead: ahead}}
+	return &Asking{k.asked(), algo.Ask{InOrder: true, Runs: []algo.Run{{N: n, Count: 1}}, Ahead: ahead}}
 }
 
 // GivingBack gives n permits of a charge back.
 func GivingBack(k Asked, c Charge, n int64) *Asking {
-	part := c.span
-	k.asked().skip(&part, part.n-n)
-	return &Asking{k.asked(), ask{back: []span{part}}}
+	part := c.Span
+	k.asked().Skip(&part, part.N-n)
+	return &Asking{k.asked(), algo.Ask{Back: []algo.Span{part}}}
 }
 
 // Booking charges a debt of at most so many permits above a whole burst; for a log it is the rate.
 func Booking(k Asked, debt, most int64) *Asking {
-	return &Asking{k.asked(), ask{debt: debt, most: most}}
+	return &Asking{k.asked(), algo.Ask{Debt: debt, Most: most}}
 }
 
 // Settled returns the answer.
 func (q *Asking) Settled(reply []int64) (s Settled, err error) {
-	got, err := q.of.decode(&q.a, reply, reading{})
-	for _, charge := range got.spans {
-		s.Charges = append(s.Charges, Charge{charge, max(0, q.of.fit(got.spans, charge.n, -never/2).at)})
+	got, err := q.of.Decode(&q.a, reply, algo.Reading{})
+	for _, charge := range got.Spans {
+		s.Charges = append(s.Charges, Charge{charge, max(0, q.of.Fit(got.Spans, charge.N, -never/2).At)})
 	}
-	s.Given, s.Booked, s.Known = got.takenBack, got.booked, Known{got.snapshot}
+	s.Given, s.Booked, s.Known = got.TakenBack, got.Booked, Known{got.Snapshot}
 	return s, err
 }
 
 // Known is what a process knows of a key.
-type Known struct{ s snapshot }
+type Known struct{ s algo.Snapshot }
 
 // Denies reports whether the process denies n permits without asking, when so much time has passed.
 func (k Known) Denies(n int64, passed time.Duration) bool {
-	_, denied := k.s.cachedDenial(n, passed)
+	_, denied := k.s.CachedDenial(n, passed)
 	return denied
 }
 
 // Wait is how long it thinks that n permits take.
-func (k Known) Wait(n int64) time.Duration { return k.s.wait(n, 0) }
+func (k Known) Wait(n int64) time.Duration { return k.s.Wait(n, 0) }
 
 // ClientOf returns the Client of a Limiter.
 func ClientOf(k *Limiter) *Client { return k.client }

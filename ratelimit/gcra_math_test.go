@@ -13,6 +13,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/testsize"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
 )
 
 // rational is GCRA as it is written in the books, in rationals of unlimited size. It finds drifts, which oracle.Bucket
@@ -41,9 +42,8 @@ func (r *rational) take(now, n int64) bool {
 }
 
 // drift is the difference between both states in microseconds.
-func (r *rational) drift(p ratelimit.GCRAParams, m ratelimit.GCRATime) *big.Rat {
-	us, num := m.Parts()
-	have := new(big.Rat).Add(new(big.Rat).SetInt64(us), new(big.Rat).SetFrac64(num, p.Den()))
+func (r *rational) drift(p algo.GCRAParams, m algo.GCRATime) *big.Rat {
+	have := new(big.Rat).Add(new(big.Rat).SetInt64(m.Micros), new(big.Rat).SetFrac64(m.Num, p.Den))
 	return have.Sub(have, r.tat)
 }
 
@@ -78,8 +78,8 @@ func TestGCRAParams_AgreesWithRationalsForEver(t *testing.T) {
 	for _, l := range gcraLimits {
 		t.Run(l.String(), func(t *testing.T) {
 			t.Parallel()
-			p, model := ratelimit.NewGCRAParams(l), newRational(l)
-			var tat ratelimit.GCRATime
+			p, model := algo.NewGCRAParams(algo.Limit(l)), newRational(l)
+			var tat algo.GCRATime
 			granted := 0
 			walk(l, steps, func(now, n int64) {
 				var ok bool
@@ -92,7 +92,7 @@ func TestGCRAParams_AgreesWithRationalsForEver(t *testing.T) {
 				}
 			})
 			require.Positive(t, granted)
-			if us, _ := tat.Parts(); us > 0 {
+			if tat.Micros > 0 {
 				require.Zero(t, model.drift(p, tat).Sign(), "drift")
 			}
 		})
@@ -102,8 +102,8 @@ func TestGCRAParams_AgreesWithRationalsForEver(t *testing.T) {
 		t.Parallel()
 		l := ratelimit.Limit{Rate: 3, Per: time.Second, Burst: 3}
 		off := ratelimit.Limit{Rate: 3, Per: time.Second - time.Millisecond, Burst: 3}
-		p, model, differ := ratelimit.NewGCRAParams(off), newRational(l), false
-		var tat ratelimit.GCRATime
+		p, model, differ := algo.NewGCRAParams(algo.Limit(off)), newRational(l), false
+		var tat algo.GCRATime
 		walk(l, 100_000, func(now, n int64) {
 			var ok bool
 			tat, ok = p.Take(tat, now, n)
@@ -116,8 +116,8 @@ func TestGCRAParams_AgreesWithRationalsForEver(t *testing.T) {
 func TestGCRAParams_DelayIsTheFirstMicrosecondThatGrants(t *testing.T) {
 	t.Parallel()
 	for _, l := range gcraLimits {
-		p := ratelimit.NewGCRAParams(l)
-		var tat ratelimit.GCRATime
+		p := algo.NewGCRAParams(algo.Limit(l))
+		var tat algo.GCRATime
 		walk(l, 10_000, func(now, n int64) {
 			next, ok := p.Take(tat, now, n)
 			d := p.Delay(tat, now, n).Microseconds()
@@ -149,22 +149,21 @@ func TestRateGCRA_AgreesWithRationals(t *testing.T) {
 	for _, l := range gcraLimits {
 		t.Run(l.String(), func(t *testing.T) {
 			t.Parallel()
-			p, model, key := ratelimit.NewGCRAParams(l), newRational(l), redistest.Name(t)
-			var tat ratelimit.GCRATime
+			p, model, key := algo.NewGCRAParams(algo.Limit(l)), newRational(l), redistest.Name(t)
+			var tat algo.GCRATime
 			rng := rand.New(rand.NewPCG(2, 2))
 			for range 500 {
 				n := 1 + rng.Int64N(min(l.Burst, 5))
 				cost, full := costs(l, n), costs(l, l.Burst)
 				reply, err := scripts.RateGCRA.Run(t.Context(), rdb, []string{key},
-					p.Den(), full[0], full[1], full[0]/1e6+2, 1, cost[0], cost[1], 1).Int64Slice()
+					p.Den, full[0], full[1], full[0]/1e6+2, 1, cost[0], cost[1], 1).Int64Slice()
 				require.NoError(t, err)
 				var ok bool
 				tat, ok = p.Take(tat, reply[0], n)
 				require.Equal(t, ok, model.take(reply[0], n))
 				require.Equal(t, ok, reply[4] == 1)
 				if ok {
-					us, num := tat.Parts()
-					require.Equal(t, []int64{us, num}, reply[1:3])
+					require.Equal(t, []int64{tat.Micros, tat.Num}, reply[1:3])
 				}
 			}
 		})
@@ -173,10 +172,9 @@ func TestRateGCRA_AgreesWithRationals(t *testing.T) {
 
 // costs is what n permits are worth, in whole microseconds and parts of the denominator.
 func costs(l ratelimit.Limit, n int64) [2]int64 {
-	p := ratelimit.NewGCRAParams(ratelimit.Limit{Rate: l.Rate, Per: l.Per, Burst: n})
-	tat, _ := p.Take(ratelimit.GCRATime{}, 0, n)
-	us, num := tat.Parts()
-	return [2]int64{us, num}
+	p := algo.NewGCRAParams(algo.Limit{Rate: l.Rate, Per: l.Per, Burst: n})
+	tat, _ := p.Take(algo.GCRATime{}, 0, n)
+	return [2]int64{tat.Micros, tat.Num}
 }
 
 func TestRateScripts_StayWithinExactIntegers(t *testing.T) {
@@ -185,6 +183,6 @@ func TestRateScripts_StayWithinExactIntegers(t *testing.T) {
 	for _, l := range gcraLimits {
 		full := costs(l, l.Burst)
 		require.Less(t, time.Now().UnixMicro()+2*full[0], int64(exact), fmt.Sprint(l))
-		require.Less(t, 2*ratelimit.NewGCRAParams(l).Den(), int64(exact), fmt.Sprint(l))
+		require.Less(t, 2*algo.NewGCRAParams(algo.Limit(l)).Den, int64(exact), fmt.Sprint(l))
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"math"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
+
 	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
@@ -35,18 +37,18 @@ const (
 // job is one script for a key, and the Caller of its call. It has the Client's timeout, counted from the
 // arrival of its oldest caller: then the policy decides. If it was not sent by then, it is never sent.
 type job struct {
-	ask
+	algo.Ask
 	state  *keyState
 	calls  []*call // in the order of the requests
 	kind   jobKind
 	sender calls.Job
-	values context.Context  //nolint:containedctx // see calls.Call; nil if there are several callers
-	one    [1]*call         // room for a single call
-	oneRun [1]equalRequests // room for a single run
+	values context.Context //nolint:containedctx // see calls.Call; nil if there are several callers
+	one    [1]*call        // room for a single call
+	oneRun [1]algo.Run     // room for a single run
 
 	// The outcome for a caller that waits. got and err are set before done is closed.
 	done chan struct{}
-	got  answer
+	got  algo.Answer
 	err  error // the cause if there is no answer: an error of this package
 
 	// returns means that permits that are granted after the caller has left are given back.
@@ -81,8 +83,8 @@ func (s *keyState) newJobLocked(kind jobKind, since time.Duration) *job {
 func (s *keyState) makeJobLocked(kind jobKind, since time.Duration) *job {
 	s.refs.Add(1)
 	j := &job{state: s, kind: kind, since: since}
-	j.runs = j.oneRun[:0]
-	j.last = s.known.snapshot
+	j.Runs = j.oneRun[:0]
+	j.Last = s.known.snapshot
 	j.armLocked(s.client.now())
 	return j
 }
@@ -113,8 +115,8 @@ func (j *job) Build() (calls.Call, bool) {
 		return calls.Call{}, false
 	}
 	s.client.monitor.scripts.Add(1)
-	j.now = s.client.now()
-	return calls.Call{Call: s.algorithm.encode(s.id.key, &j.ask), Values: j.values}, true
+	j.Now = s.client.now()
+	return calls.Call{Call: s.algorithm.Encode(s.id.key, &j.Ask), Values: j.values}, true
 }
 
 // beginLocked collects the calls that have come, and reports whether there is a script to send. If not, next is
@@ -134,7 +136,7 @@ func (j *job) beginLocked(refused error) (ok bool, next *job) {
 	}
 	j.stage, j.err = answered, refused
 	j.stopLocked()
-	return false, j.settleLocked(reading{sent: s.client.now()})
+	return false, j.settleLocked(algo.Reading{Sent: s.client.now()})
 }
 
 // gatherLocked collects the requests of the job, and reports whether Redis must be asked.
@@ -155,9 +157,9 @@ func (j *job) gatherLocked(refused error) bool {
 			s.line.failed(s.line.retryAt)
 			return false
 		}
-		last := j.last
-		j.ask = s.line.look(now)
-		j.last = last
+		last := j.Last
+		j.Ask = s.line.look(now)
+		j.Last = last
 		return true
 	case jobCaller:
 		return refused == nil && !j.left
@@ -179,9 +181,9 @@ func (j *job) takeLocked(most int) {
 		s.pending = s.room[:0]
 	}
 	for _, c := range j.calls {
-		j.addRun(c.n, 1)
+		j.AddRun(c.n, 1)
 	}
-	j.callers = len(j.calls)
+	j.Callers = len(j.calls)
 }
 
 // Wanted implements calls.Caller. Only two kinds of calls are repeated: those that a cluster refused while its slot
@@ -202,14 +204,14 @@ func (j *job) Repeats(sent bool) bool {
 	s := j.state
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !sent || len(j.back) == 0
+	return !sent || len(j.Back) == 0
 }
 
 // Apply implements calls.Caller.
 func (j *job) Apply(r redisconn.Reply) {
 	s, c := j.state, j.state.client
-	at := reading{sent: c.clock.At(r.SentAt), got: c.now()}
-	c.monitor.took.Add(at.got - at.sent)
+	at := algo.Reading{Sent: c.clock.At(r.SentAt), Got: c.now()}
+	c.monitor.took.Add(at.Got - at.Sent)
 	if err := r.Err(); err != nil && j.follows(err) {
 		s.send(j)
 		return
@@ -221,7 +223,7 @@ func (j *job) Apply(r redisconn.Reply) {
 // and is sent once more.
 func (j *job) follows(err error) bool {
 	s := j.state
-	if !s.algorithm.follow(err) {
+	if !s.algorithm.Follow(err) {
 		return false
 	}
 	s.mu.Lock()
@@ -232,7 +234,7 @@ func (j *job) follows(err error) bool {
 }
 
 // finish applies the reply.
-func (j *job) finish(r *redisconn.Reply, at reading) {
+func (j *job) finish(r *redisconn.Reply, at algo.Reading) {
 	s, sentAt := j.state, r.SentAt
 	s.mu.Lock()
 	late := j.stage == expired
@@ -248,11 +250,11 @@ func (j *job) finish(r *redisconn.Reply, at reading) {
 	s.mu.Lock()
 	j.refused = err != nil && !r.Ambiguous
 	var next *job
-	var unused []span
+	var unused []algo.Span
 	switch {
 	case late || j.left:
 		if j.returns {
-			unused = got.spans
+			unused = got.Spans
 		}
 		if err == nil {
 			next = j.settleLateLocked(got)
@@ -262,7 +264,7 @@ func (j *job) finish(r *redisconn.Reply, at reading) {
 	default:
 		j.got, j.err = got, err
 		if err == nil && !sentAt.Before(s.changed) && !sentAt.Before(s.freedAt) {
-			s.noteLocked(got.snapshot, at)
+			s.noteLocked(got.Snapshot, at)
 		}
 		next = j.settleLocked(at)
 	}
@@ -273,21 +275,21 @@ func (j *job) finish(r *redisconn.Reply, at reading) {
 }
 
 // read reads a reply.
-func (j *job) read(r *redisconn.Reply, at reading) (answer, error) {
+func (j *job) read(r *redisconn.Reply, at algo.Reading) (algo.Answer, error) {
 	reply, err := r.Integers()
-	var got answer
+	var got algo.Answer
 	if err == nil {
-		got, err = j.state.algorithm.decode(&j.ask, reply, at)
+		got, err = j.state.algorithm.Decode(&j.Ask, reply, at)
 		err = r.Understood(err)
 	}
 	if err != nil {
-		return answer{}, explain(context.Background(), err) // the end of the context of the call is an outage
+		return algo.Answer{}, explain(context.Background(), err) // the end of the context of the call is an outage
 	}
 	return got, nil
 }
 
 // settleLocked gives the callers of a job their outcome, and returns the job to send next.
-func (j *job) settleLocked(at reading) (next *job) {
+func (j *job) settleLocked(at algo.Reading) (next *job) {
 	s := j.state
 	switch j.kind {
 	case jobCalls:
@@ -307,8 +309,8 @@ func (j *job) settleLocked(at reading) (next *job) {
 		switch {
 		case j.err != nil && j.keepBackLocked(j.err):
 			next = s.pumpLocked(s.client.now())
-		case j.err == nil && j.got.takenBack:
-			next = s.freedLocked(j.got.snapshot)
+		case j.err == nil && j.got.TakenBack:
+			next = s.freedLocked(j.got.Snapshot)
 		}
 	}
 	return next
@@ -319,22 +321,21 @@ func (j *job) settleLocked(at reading) (next *job) {
 func (j *job) keepBackLocked(err error) bool {
 	s := j.state
 	passes := errors.Is(err, ErrUnavailable) || errors.Is(err, ErrMisconfigured)
-	repeatable := j.undoneLocked() || s.algorithm.traits().entries
-	if j.kind == jobCaller || len(j.back) == 0 || j.kept || !passes || !repeatable || s.client.gate.Closed() {
+	repeatable := j.undoneLocked() || s.algorithm.Traits().Entries
+	if j.kind == jobCaller || len(j.Back) == 0 || j.kept || !passes || !repeatable || s.client.gate.Closed() {
 		return false
 	}
 	j.kept = true
 	if s.line == nil {
 		s.line = newLine(s.algorithm)
 	}
-	s.line.charged.back = append(s.line.charged.back, j.back...)
+	s.line.charged.back = append(s.line.charged.back, j.Back...)
 	s.line.giveBackLater(s.client.now())
 	return true
 }
 
-// result returns the decision for a caller.
-func (a *answer) result(i int) (Result, error) {
-	d := &a.decisions[i]
+// told returns the decision for a caller.
+func told(d *algo.Decision) (Result, error) {
 	if d.Exceeds {
 		return Result{}, ErrExceedsLimit
 	}
@@ -342,7 +343,7 @@ func (a *answer) result(i int) (Result, error) {
 }
 
 // decideLocked gives calls the answer if err is nil, and else the policy's.
-func (s *keyState) decideLocked(calls []*call, got *answer, err error) {
+func (s *keyState) decideLocked(calls []*call, got *algo.Answer, err error) {
 	for i, c := range calls {
 		switch {
 		case c.left:
@@ -352,20 +353,20 @@ func (s *keyState) decideLocked(calls []*call, got *answer, err error) {
 		case err != nil:
 			c.err = err
 		default:
-			c.res, c.err = got.result(i)
+			c.res, c.err = told(&got.Decisions[i])
 		}
 		c.done <- struct{}{}
 	}
 }
 
 // settleLineLocked serves the waiters.
-func (j *job) settleLineLocked(at reading) {
+func (j *job) settleLineLocked(at algo.Reading) {
 	s, l, got, err := j.state, j.state.line, j.got, j.err
 	now := s.client.now()
 	switch {
-	case j.err == nil && got.snapshot == nil: // the job was not sent
+	case j.err == nil && got.Snapshot == nil: // the job was not sent
 	case err == nil:
-		l.looked(&j.ask, got, at)
+		l.looked(&j.Ask, got, at)
 		limit := int64(math.MaxInt64)
 		if found, ok := s.limitLocked(); ok {
 			limit = found.Burst
@@ -375,7 +376,7 @@ func (j *job) settleLineLocked(at reading) {
 	case errors.Is(err, ErrUnavailable):
 		l.failed(0)
 		j.keepBackLocked(err)
-		if len(j.back) > 0 && j.stage == answered && !l.again {
+		if len(j.Back) > 0 && j.stage == answered && !l.again {
 			l.again = true // without what it was to give back, as it would have been repeated
 			return
 		}
@@ -383,42 +384,42 @@ func (j *job) settleLineLocked(at reading) {
 	case redisconn.IsLoginRefused(err) && l.trouble.Endures(err, s.client.wheel.Now(), loginPatience):
 		l.failed(now + l.trouble.Pause(s.client.breakers.every, maxLoginPause))
 		j.keepBackLocked(err)
-		l.finishSince(l.answered, at.sent, now, err)
+		l.finishSince(l.answered, at.Sent, now, err)
 	default:
 		l.failed(0)
 		j.keepBackLocked(err)
-		l.finishSince(-never, at.sent, now, err)
+		l.finishSince(-never, at.Sent, now, err)
 	}
 }
 
 // settleLateLocked takes note of a grant whose callers have left. The line keeps its permits for its waiters. Permits
 // of other calls count as used, unless giveBackLate gives them back. It returns the job to send.
-func (j *job) settleLateLocked(got answer) (next *job) {
+func (j *job) settleLateLocked(got algo.Answer) (next *job) {
 	s := j.state
 	if j.kind != jobLine {
 		return nil
 	}
-	if held := s.line.charged.spans; len(held) == 0 || held[0].period <= got.period {
-		s.line.charged.adopt(got.period)
-		s.line.charged.add(got.spans...)
+	if held := s.line.charged.spans; len(held) == 0 || held[0].Period <= got.Period {
+		s.line.charged.adopt(got.Period)
+		s.line.charged.add(got.Spans...)
 	}
 	return s.pumpLocked(s.client.now())
 }
 
 // giveBackLate gives back what a caller has left. charged has one span for each limit, and each limit gets a script.
-func (s *keyState) giveBackLate(charged []span) {
+func (s *keyState) giveBackLate(charged []algo.Span) {
 	all, several := s.algorithm.(*allOf)
 	for i, back := range charged {
 		of := s
 		if several {
-			of = s.client.use(all.ids[i], all.parts[i].algorithm)
+			of = s.client.use(all.ids[i], all.Parts[i].Algorithm)
 		} else {
 			of.hold()
 		}
 		of.mu.Lock()
 		s.client.gate.EnterInside()
 		j := of.makeJobLocked(jobGiveBack, s.client.now())
-		j.back = []span{back}
+		j.Back = []algo.Span{back}
 		of.mu.Unlock()
 		of.send(j)
 		of.release()
@@ -426,15 +427,15 @@ func (s *keyState) giveBackLate(charged []span) {
 }
 
 // noteLocked records a snapshot, unless the known one is later.
-func (s *keyState) noteLocked(found snapshot, at reading) {
-	if s.known.snapshot == nil || at.sent >= s.known.sent {
-		s.known = knowledge{snapshot: found, sent: at.sent, took: at.got - at.sent}
+func (s *keyState) noteLocked(found algo.Snapshot, at algo.Reading) {
+	if s.known.snapshot == nil || at.Sent >= s.known.sent {
+		s.known = knowledge{snapshot: found, sent: at.Sent, took: at.Got - at.Sent}
 	}
 }
 
 // ask sends a job for one caller, and returns when it is decided or ctx ends. If returns is true, permits that
 // are granted after that are given back.
-func (s *keyState) ask(ctx context.Context, a ask, returns bool) (*job, error) {
+func (s *keyState) ask(ctx context.Context, a algo.Ask, returns bool) (*job, error) {
 	j, err := s.newCallerJob(ctx, s.client.now(), a, returns)
 	if err != nil {
 		return nil, err
@@ -444,17 +445,17 @@ func (s *keyState) ask(ctx context.Context, a ask, returns bool) (*job, error) {
 }
 
 // newCallerJob returns a job for one caller, who came at since, and must send it and wait for it.
-func (s *keyState) newCallerJob(ctx context.Context, since time.Duration, a ask, returns bool) (*job, error) {
+func (s *keyState) newCallerJob(ctx context.Context, since time.Duration, a algo.Ask, returns bool) (*job, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	j := s.newJobLocked(jobCaller, since)
 	if j == nil {
 		return nil, ErrClosed
 	}
-	last, runs := j.last, j.runs
-	j.ask = a
-	if j.last = last; a.runs == nil {
-		j.runs = runs
+	last, runs := j.Last, j.Runs
+	j.Ask = a
+	if j.Last = last; a.Runs == nil {
+		j.Runs = runs
 	}
 	j.done, j.values, j.returns = make(chan struct{}), ctx, returns
 	return j, nil

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
 )
 
 // maxPlainKey is the length up to which a key is stored in Redis unhashed.
@@ -29,7 +31,7 @@ func redisKey(prefix, tag, key string, algorithm Algorithm) string {
 // appendRedisKey appends the Redis key to b.
 func appendRedisKey(b []byte, prefix, tag, key string, algorithm Algorithm) []byte {
 	b = append(append(b, prefix...), ":{"...)
-	word := limiterAlgorithms[algorithm].word
+	word := algo.Kinds[algorithm].Word
 	switch {
 	case tag != "":
 		b = append(append(appendKey(b, tag), "}:"...), cmp.Or(word, "key")...)

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
+
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -50,7 +52,7 @@ type stateID struct {
 // that use the state. When the last of them is gone, the state is dropped, unless it remembers something.
 type keyState struct {
 	client    *Client
-	algorithm algorithm
+	algorithm algo.Algorithm
 	id        stateID
 	shard     *stateShard
 	refs      atomic.Int64
@@ -87,7 +89,7 @@ func (s *states) shard(key string) *stateShard {
 }
 
 // useKey is use for a key in bytes. It makes no string if the state exists.
-func (c *Client) useKey(options limiterOptions, key []byte, a algorithm) *keyState {
+func (c *Client) useKey(options limiterOptions, key []byte, a algo.Algorithm) *keyState {
 	shard := &c.states.shards[maphash.Bytes(c.states.seed, key)%uint64(len(c.states.shards))]
 	shard.mu.Lock()
 	s := shard.states[stateID{options, string(key)}] // the compiler makes no string for a map lookup
@@ -102,14 +104,14 @@ func (c *Client) useKey(options limiterOptions, key []byte, a algorithm) *keySta
 }
 
 // use returns the state of a key, which stays until release. Without an algorithm it is a log.
-func (c *Client) use(id stateID, a algorithm) *keyState {
+func (c *Client) use(id stateID, a algo.Algorithm) *keyState {
 	shard := c.states.shard(id.key)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	s := shard.states[id]
 	if s == nil {
 		if a == nil {
-			a = &slidingLog{clientID: c.id}
+			a = algo.NewLog(c.id)
 		}
 		s = &keyState{client: c, algorithm: a, id: id, shard: shard}
 		s.pending = s.room[:0]
@@ -154,14 +156,14 @@ func (s *keyState) remembers() time.Duration {
 	if s.known.snapshot == nil {
 		return 0
 	}
-	if d := s.known.snapshot.keep(at, s.client.breakers.refuse(s) != nil); d > 0 {
+	if d := s.known.snapshot.Keep(at, s.client.breakers.refuse(s) != nil); d > 0 {
 		return d
 	}
 	if !s.known.fresh(at) {
 		return 0
 	}
 	passed := at - s.known.sent
-	d, denied := s.known.snapshot.cachedDenial(1, passed)
+	d, denied := s.known.snapshot.CachedDenial(1, passed)
 	if !denied {
 		return 0
 	}
@@ -186,7 +188,7 @@ func (s *keyState) rememberedLocked(n int64, now time.Duration) (Result, bool) {
 	}
 	if s.line != nil && s.useCharged(&s.line.charged, n, now) {
 		r := Result{Allowed: true, Granted: n, Source: SourceLocal}
-		if limit, ok := s.algorithm.limitOf(s.known.snapshot); ok {
+		if limit, ok := s.algorithm.LimitOf(s.known.snapshot); ok {
 			r.Limit = limit.Burst
 		}
 		return r, true
@@ -199,7 +201,7 @@ func (s *keyState) deniedByMemoryLocked(n int64, now time.Duration) (Result, boo
 	if n == 0 || s.known.snapshot == nil || !s.known.fresh(now) {
 		return Result{}, false
 	}
-	d, denied := s.known.snapshot.cachedDenial(n, now-s.known.sent)
+	d, denied := s.known.snapshot.CachedDenial(n, now-s.known.sent)
 	if !denied {
 		return Result{}, false
 	}
@@ -211,9 +213,9 @@ func (s *keyState) deniedByMemoryLocked(n int64, now time.Duration) (Result, boo
 func (s *keyState) behindLocked(n int64, now time.Duration) Result {
 	passed, ahead := now-s.known.sent, s.line.came-s.line.gone
 	wait := s.known.wait(ahead+n, now)
-	d, denied := s.known.snapshot.cachedDenial(n, passed)
+	d, denied := s.known.snapshot.CachedDenial(n, passed)
 	if !denied {
-		d = s.known.snapshot.state()
+		d = s.known.snapshot.State()
 		d.ResetAfter = max(0, d.ResetAfter-passed)
 	}
 	d.RetryAfter = max(d.RetryAfter, wait)
@@ -241,7 +243,7 @@ func (s *keyState) useCharged(c *charged, n int64, now time.Duration) bool {
 			return false
 		}
 		at, late := c.placeAt(&c.spans[i])
-		if at > now || late < now || c.spans[i].at.notAfter(c.spans[i].start.us) < now {
+		if at > now || late < now || c.spans[i].At.NotAfter(c.spans[i].Start.Micros) < now {
 			return false
 		}
 		c.leavePlace(i, false)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
+
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
 )
 
@@ -22,7 +24,7 @@ type Limiter struct {
 	options   limiterOptions
 	shadow    bool // not part of options, which identify the state
 	debt      *int64
-	algorithm combinable
+	algorithm algo.Combinable
 	err       error
 }
 
@@ -53,10 +55,10 @@ func (k *Limiter) check(err error) {
 func (k *Limiter) setLimit(limit Limit) {
 	limit = limit.whole()
 	k.options.limit = limit
-	algorithm := &limiterAlgorithms[k.options.algorithm]
-	k.check(algorithm.validate(algoLimit(limit)))
+	algorithm := &algo.Kinds[k.options.algorithm]
+	k.check(algorithm.Validate(algo.Limit(limit)))
 	if k.err == nil {
-		k.algorithm = algorithm.of(algoLimit(limit))
+		k.algorithm = algorithm.New(algo.Limit(limit))
 	}
 }
 
@@ -328,7 +330,7 @@ func (k *Limiter) TryReserve(ctx context.Context, key string, n int64) (Result, 
 		return k.pass(ctx, n, Result{}, k.refused(ctx, k.subject(key, n, nil), err))
 	}
 	defer s.release()
-	r, err := s.tryReserve(ctx, n, s.charge(span{n: n}, k.mostDebt()))
+	r, err := s.tryReserve(ctx, n, s.charge(algo.Span{N: n}, k.mostDebt()))
 	k.client.report(ctx, k.subject(key, n, s), &r, err, began)
 	return k.pass(ctx, n, r, err)
 }

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
+
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 )
 
@@ -74,7 +76,7 @@ type line struct {
 	lookedAt  time.Duration
 	took      time.Duration // how long scripts take
 	contended bool          // the last look found that the limit is used up
-	end       gcraTime      // of the last place
+	end       algo.GCRATime // of the last place
 	crowded   bool          // others have taken the places that followed it
 	paidUntil time.Duration // the looks so far have used the time until then: each uses a lookPeriod
 	retryAt   time.Duration // not before, while Redis is down
@@ -98,7 +100,7 @@ type line struct {
 	unchecked int           // waiters not checked yet
 }
 
-func newLine(a algorithm) *line {
+func newLine(a algo.Algorithm) *line {
 	return &line{
 		charged: charged{algorithm: a}, lookedAt: -never / 2, paidUntil: -never / 2, answered: -never,
 		trimmed: never, renewed: -never / 2, waits: map[int64]int{},
@@ -244,7 +246,7 @@ func (l *line) lookAt(now time.Duration, k *knowledge) time.Duration {
 	case missing == 0:
 		return never
 	case !k.fresh(now) && l.changed:
-		return max(now, l.retryAt, plus(l.lookedAt, lookPeriod))
+		return max(now, l.retryAt, algo.Plus(l.lookedAt, lookPeriod))
 	case !k.fresh(now):
 		return max(now, l.retryAt)
 	}
@@ -275,7 +277,7 @@ func (l *line) uncovered(yield func(*waiter, int64) bool) {
 	}
 	for w := l.first; w != nil; w = w.next {
 		if c.whole() { // each waiter takes one span
-			if len(spans) > 0 && spans[0].n == w.n {
+			if len(spans) > 0 && spans[0].N == w.n {
 				spans = spans[1:]
 				continue
 			}
@@ -293,18 +295,18 @@ func (l *line) uncovered(yield func(*waiter, int64) bool) {
 }
 
 // look records that a script is sent, and returns its requests.
-func (l *line) look(now time.Duration) (a ask) {
+func (l *line) look(now time.Duration) (a algo.Ask) {
 	if l.contended {
 		l.paidUntil = max(l.paidUntil, now) + lookPeriod
 	}
-	a.inOrder, a.ahead = true, min(horizon+2*l.took, maxHorizon)
+	a.InOrder, a.Ahead = true, min(horizon+2*l.took, maxHorizon)
 	if l.charged.reserves() {
-		a.ahead = nearPlaces + 2*l.took
+		a.Ahead = nearPlaces + 2*l.took
 		l.renew(now)
-		a.holds = l.charged.n > 0
+		a.Holds = l.charged.n > 0
 	}
 	l.changed = false
-	a.back, l.charged.back, l.trimmed, l.alone = l.charged.back, nil, never, l.alone[:0]
+	a.Back, l.charged.back, l.trimmed, l.alone = l.charged.back, nil, never, l.alone[:0]
 	unit, most, n := int64(1), int64(maxLooked), int64(0)
 	switch {
 	case l.charged.reserves():
@@ -316,11 +318,11 @@ func (l *line) look(now time.Duration) (a ask) {
 	}
 	for w, missing := range l.uncovered {
 		r := l.request(w, missing, now)
-		if a.add(r); r.alone {
+		if a.Add(r); r.Alone {
 			l.alone = append(l.alone, w)
 		}
 		n, unit, most = n+missing, min(unit, w.n), most-1
-		if most == 0 || len(a.runs) == maxRuns {
+		if most == 0 || len(a.Runs) == maxRuns {
 			break
 		}
 	}
@@ -333,8 +335,8 @@ func (l *line) look(now time.Duration) (a ask) {
 		if l.charged.whole() {
 			coming = min(coming, most*unit)
 		}
-		if a.coming = coming / unit; a.coming > 0 {
-			a.add(equalRequests{n: unit, count: a.coming, within: l.comingWithin()})
+		if a.Coming = coming / unit; a.Coming > 0 {
+			a.Add(algo.Run{N: unit, Count: a.Coming, Within: l.comingWithin()})
 		}
 	}
 	l.looking, l.lookedAt, l.used, l.lost = true, now, 0, l.charged.lost
@@ -342,38 +344,38 @@ func (l *line) look(now time.Duration) (a ask) {
 }
 
 // looked records the answer to a look.
-func (l *line) looked(a *ask, got answer, at reading) {
-	l.looking, l.retryAt, l.backAt, l.backPause, l.answered = false, 0, 0, 0, at.sent
+func (l *line) looked(a *algo.Ask, got algo.Answer, at algo.Reading) {
+	l.looking, l.retryAt, l.backAt, l.backPause, l.answered = false, 0, 0, 0, at.Sent
 	l.trouble.Answered()
-	l.took = max(at.got-at.sent, l.took*3/4)
+	l.took = max(at.Got-at.Sent, l.took*3/4)
 	l.contended, l.again = false, false
-	l.charged.adopt(got.period)
+	l.charged.adopt(got.Period)
 	asked, alone := false, l.alone
-	for k, r := range a.runs {
-		l.contended = l.contended || got.granted[k] < r.count
-		asked = asked || got.granted[k] != hopeless
-		if !r.alone {
+	for k, r := range a.Runs {
+		l.contended = l.contended || got.Granted[k] < r.Count
+		asked = asked || got.Granted[k] != algo.Hopeless
+		if !r.Alone {
 			continue
 		}
-		if w := alone[0]; got.granted[k] == hopeless && !w.ended {
-			l.finish(w, at.got, ErrWouldExceedDeadline)
+		if w := alone[0]; got.Granted[k] == algo.Hopeless && !w.ended {
+			l.finish(w, at.Got, ErrWouldExceedDeadline)
 		}
 		alone = alone[1:]
 	}
-	l.denied, l.pause = asked && len(got.spans) == 0, lookEvery/2+rand.N(lookEvery/2) // processes take turns
-	if last := len(got.spans) - 1; last >= 0 {
-		l.contended = l.contended || l.charged.usable(got.spans[last]) > at.got
+	l.denied, l.pause = asked && len(got.Spans) == 0, lookEvery/2+rand.N(lookEvery/2) // processes take turns
+	if last := len(got.Spans) - 1; last >= 0 {
+		l.contended = l.contended || l.charged.usable(got.Spans[last]) > at.Got
 	}
-	if len(got.spans) > 0 && l.charged.reserves() {
-		l.crowded = got.spans[0].start != l.end
-		last := got.spans[len(got.spans)-1]
-		l.charged.algorithm.skip(&last, last.n)
-		l.end = last.start
+	if len(got.Spans) > 0 && l.charged.reserves() {
+		l.crowded = got.Spans[0].Start != l.end
+		last := got.Spans[len(got.Spans)-1]
+		l.charged.algorithm.Skip(&last, last.N)
+		l.end = last.Start
 	}
-	l.charged.add(got.spans...)
+	l.charged.add(got.Spans...)
 	if held := l.charged.spans; l.seeks && len(held) > 0 {
 		first, _ := l.charged.placeAt(&held[0])
-		l.earlier = at.got+got.snapshot.wait(held[0].unit, 0) < first-time.Millisecond
+		l.earlier = at.Got+got.Snapshot.Wait(held[0].Unit, 0) < first-time.Millisecond
 	}
 }
 
@@ -427,7 +429,7 @@ func (l *line) missesDeadline(w *waiter, now time.Duration, k *knowledge) bool {
 	}
 	wait := k.wait(total, now)
 	if l.charged.n == 0 { // the one request needs its permits at once, whoever is ahead
-		if r, denied := k.snapshot.cachedDenial(w.n, now-k.sent); denied {
+		if r, denied := k.snapshot.CachedDenial(w.n, now-k.sent); denied {
 			wait = max(wait, r.RetryAfter)
 		}
 	}
@@ -436,7 +438,7 @@ func (l *line) missesDeadline(w *waiter, now time.Duration, k *knowledge) bool {
 
 // knowledge is the last answer of Redis about a key.
 type knowledge struct {
-	snapshot snapshot // nil: none
+	snapshot algo.Snapshot // nil: none
 	sent     time.Duration
 	took     time.Duration
 }
@@ -448,5 +450,5 @@ func (k *knowledge) fresh(now time.Duration) bool {
 
 // wait returns a lower bound of the time from now until total permits are available.
 func (k *knowledge) wait(total int64, now time.Duration) time.Duration {
-	return min(max(0, k.snapshot.wait(total, now-k.sent)), math.MaxInt64/2) // so that sums do not overflow
+	return min(max(0, k.snapshot.Wait(total, now-k.sent)), math.MaxInt64/2) // so that sums do not overflow
 }

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
+
 	"github.com/cogwheel-go/cogwheel/internal/oracle"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
@@ -28,7 +30,7 @@ type LineSim struct {
 }
 
 type simServer interface {
-	decide(now time.Duration, a *ask, at reading) answer
+	decide(now time.Duration, a *algo.Ask, at algo.Reading) algo.Answer
 }
 
 type simLine struct {
@@ -78,19 +80,19 @@ type Execute func(call scripts.Call, micros int64) []int64
 // "log".
 func NewLineSim(which string, l Limit, processes int, seed uint64, execute Execute) *LineSim {
 	s := &LineSim{rng: rand.New(rand.NewPCG(seed, 7)), Tick: time.Millisecond}
-	var a algorithm
+	var a algo.Algorithm
 	switch which {
 	case "gcra":
-		a = limiterAlgorithms[GCRA].of(algoLimit(l))
+		a = algo.Kinds[GCRA].New(algo.Limit(l))
 		s.server = simScript{a, execute}
 	case "stocked": // the control: what is charged is never too old
-		a = limiterAlgorithms[GCRA].of(algoLimit(l))
+		a = algo.Kinds[GCRA].New(algo.Limit(l))
 		a, s.server = stocked{a}, simScript{a, execute}
 	case "window":
-		a = limiterAlgorithms[FixedWindow].of(algoLimit(l))
-		s.server = &simWindow{algorithm: a, limit: oracle.Limit(l)}
+		a = algo.Kinds[FixedWindow].New(algo.Limit(l))
+		s.server = &simWindow{Algorithm: a, limit: oracle.Limit(l)}
 	case "log":
-		a, s.server = &slidingLog{}, &simLog{limit: oracle.Limit(l), entered: map[string]time.Duration{}}
+		a, s.server = algo.NewLog(""), &simLog{limit: oracle.Limit(l), entered: map[string]time.Duration{}}
 	}
 	for range processes {
 		s.lines = append(s.lines, &simLine{line: newLine(a), wake: never})
@@ -99,16 +101,16 @@ func NewLineSim(which string, l Limit, processes int, seed uint64, execute Execu
 }
 
 // stocked keeps what was charged for later callers.
-type stocked struct{ algorithm }
+type stocked struct{ algo.Algorithm }
 
-func (stocked) fit(spans []span, n int64, _ time.Duration) fitting {
+func (stocked) Fit(spans []algo.Span, n int64, _ time.Duration) algo.Fitting {
 	for _, s := range spans {
-		if n <= s.n {
-			return fitting{}
+		if n <= s.N {
+			return algo.Fitting{}
 		}
-		n -= s.n
+		n -= s.N
 	}
-	return fitting{missing: n}
+	return algo.Fitting{Missing: n}
 }
 
 // After calls do when d has passed.
@@ -158,9 +160,9 @@ func (s *LineSim) pump(l *simLine) {
 	switch {
 	case step.look:
 		a := l.line.look(s.Now)
-		s.send(a, func(a *ask, got answer, at reading) {
-			if got.snapshot != nil {
-				l.k = knowledge{snapshot: got.snapshot, sent: at.sent, took: at.got - at.sent}
+		s.send(a, func(a *algo.Ask, got algo.Answer, at algo.Reading) {
+			if got.Snapshot != nil {
+				l.k = knowledge{snapshot: got.Snapshot, sent: at.Sent, took: at.Got - at.Sent}
 			}
 			l.line.looked(a, got, at)
 			l.line.serve(s.Now)
@@ -168,7 +170,7 @@ func (s *LineSim) pump(l *simLine) {
 		}, l)
 	case step.giveBack:
 		if spans := l.line.charged.takeAll(); len(spans) > 0 {
-			s.send(ask{back: spans}, func(*ask, answer, reading) {}, l)
+			s.send(algo.Ask{Back: spans}, func(*algo.Ask, algo.Answer, algo.Reading) {}, l)
 		}
 		return
 	}
@@ -176,14 +178,14 @@ func (s *LineSim) pump(l *simLine) {
 }
 
 // send has the server decide, and the answer come back.
-func (s *LineSim) send(a ask, settle func(*ask, answer, reading), l *simLine) {
+func (s *LineSim) send(a algo.Ask, settle func(*algo.Ask, algo.Answer, algo.Reading), l *simLine) {
 	s.Scripts = append(s.Scripts, s.Now)
 	sent := s.Now
 	up, down := s.some(s.Up), s.some(s.Down)
 	s.at(up, func() {
-		got := s.server.decide(s.Now, &a, reading{sent: sent, got: s.Now + down})
+		got := s.server.decide(s.Now, &a, algo.Reading{Sent: sent, Got: s.Now + down})
 		s.at(down, func() {
-			settle(&a, got, reading{sent: sent, got: s.Now})
+			settle(&a, got, algo.Reading{Sent: sent, Got: s.Now})
 			s.pump(l)
 		})
 	})
@@ -229,13 +231,13 @@ func (s *LineSim) Run(until time.Duration) {
 
 // simScript answers by the script.
 type simScript struct {
-	algorithm
+	algo.Algorithm
 	execute Execute
 }
 
-func (s simScript) decide(at time.Duration, a *ask, r reading) answer {
+func (s simScript) decide(at time.Duration, a *algo.Ask, r algo.Reading) algo.Answer {
 	const began = 1e15
-	got, err := s.decode(a, s.execute(s.encode("k", a), began+at.Microseconds()), r)
+	got, err := s.Decode(a, s.execute(s.Encode("k", a), began+at.Microseconds()), r)
 	if err != nil {
 		panic(err)
 	}
@@ -244,31 +246,31 @@ func (s simScript) decide(at time.Duration, a *ask, r reading) answer {
 
 // simWindow answers as rate_window.lua does.
 type simWindow struct {
-	algorithm
+	algo.Algorithm
 
 	limit   oracle.Limit
 	windows oracle.Windows
 }
 
-func (w *simWindow) decide(at time.Duration, a *ask, r reading) answer {
+func (w *simWindow) decide(at time.Duration, a *algo.Ask, r algo.Reading) algo.Answer {
 	now, ms := at.Truncate(time.Millisecond), int64(time.Millisecond)
 	if at := int64(now); at >= w.windows.Ends {
 		w.windows.Grant(at, 0, w.limit)
 	}
 	begins, ends := w.windows.Begins-int64(now), w.windows.Ends-int64(now)
 	reply, all := []int64{w.windows.Used, max(0, begins) / ms, ends / ms}, true
-	for _, run := range a.runs {
+	for _, run := range a.Runs {
 		granted := int64(0)
-		for granted < run.count && all {
-			free := w.windows.Free(int64(now), run.n, w.limit)
-			if all = time.Duration(free) <= now+a.ahead; all {
-				w.windows.Grant(free, run.n, w.limit)
+		for granted < run.Count && all {
+			free := w.windows.Free(int64(now), run.N, w.limit)
+			if all = time.Duration(free) <= now+a.Ahead; all {
+				w.windows.Grant(free, run.N, w.limit)
 				granted++
 			}
 		}
 		reply = append(reply, granted)
 	}
-	got, err := w.decode(a, reply, r)
+	got, err := w.Decode(a, reply, r)
 	if err != nil {
 		panic(err)
 	}
@@ -285,27 +287,27 @@ type simLog struct {
 func (l *simLog) giveBack(now time.Duration, member string) bool {
 	at, found := l.entered[member]
 	if found = found && at > now-l.limit.Per; found {
-		l.log.GiveBack(int64(now), int64(at), size(member), l.limit)
+		l.log.GiveBack(int64(now), int64(at), algo.EntrySize(member), l.limit)
 	}
 	delete(l.entered, member)
 	return found
 }
 
-func (l *simLog) decide(now time.Duration, a *ask, r reading) answer {
+func (l *simLog) decide(now time.Duration, a *algo.Ask, r algo.Reading) algo.Answer {
 	now = now.Truncate(time.Microsecond)
 	reply := []int64{l.limit.Rate, l.limit.Per.Milliseconds(), 0, 0, 0}
-	for _, s := range a.back {
-		if l.giveBack(now, s.entry) {
+	for _, s := range a.Back {
+		if l.giveBack(now, s.Entry) {
 			reply[4]++
 		}
 	}
-	algorithm := &slidingLog{}
-	algorithm.encode("x", a)
+	algorithm := algo.NewLog("")
+	algorithm.Encode("x", a)
 	denied, latest := false, now
-	for i, m := range a.members {
-		coming := i >= len(a.members)-int(a.coming)
-		at := time.Duration(l.log.Free(int64(now), size(m), l.limit))
-		denied = denied || at-now > a.ahead || coming && at <= latest
+	for i, m := range a.Members {
+		coming := i >= len(a.Members)-int(a.Coming)
+		at := time.Duration(l.log.Free(int64(now), algo.EntrySize(m), l.limit))
+		denied = denied || at-now > a.Ahead || coming && at <= latest
 		if denied {
 			reply = append(reply, -2-max(1, (at-now).Microseconds()))
 			continue
@@ -313,12 +315,12 @@ func (l *simLog) decide(now time.Duration, a *ask, r reading) answer {
 		if !coming {
 			latest = at
 		}
-		l.log.Grant(int64(at), size(m), l.limit)
+		l.log.Grant(int64(at), algo.EntrySize(m), l.limit)
 		l.entered[m] = at
 		reply = append(reply, (at - now).Microseconds())
 	}
 	reply[2] = max(l.log.Left(int64(now), l.limit), math.MinInt32)
-	got, err := algorithm.decode(a, reply, r)
+	got, err := algorithm.Decode(a, reply, r)
 	if err != nil {
 		panic(err)
 	}
@@ -328,13 +330,13 @@ func (l *simLog) decide(now time.Duration, a *ask, r reading) answer {
 // MissingInSlidingWindow returns how many permits a line asks for at an instant for a waiter of n, after have permits
 // were charged that can be used until another instant.
 func MissingInSlidingWindow(l Limit, n, have int64, until, now time.Duration) (asked int64) {
-	line, k := newLine(limiterAlgorithms[SlidingWindow].of(algoLimit(l))), &knowledge{}
+	line, k := newLine(algo.Kinds[SlidingWindow].New(algo.Limit(l))), &knowledge{}
 	line.push(&waiter{n: n, deadline: never}, 0, k)
-	line.charged.add(span{n: have, until: until})
+	line.charged.add(algo.Span{N: have, Until: until})
 	line.advance(now, k)
 	a := line.look(now)
-	for _, r := range a.runs {
-		asked += r.n * r.count
+	for _, r := range a.Runs {
+		asked += r.N * r.Count
 	}
 	return asked
 }

@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
+
 	"github.com/cogwheel-go/cogwheel/internal/client"
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/wheel"
@@ -157,8 +159,8 @@ const (
 
 // String returns "GCRA", "fixed window", "sliding window", or "unknown".
 func (a Algorithm) String() string {
-	if int(a) < len(limiterAlgorithms) {
-		return limiterAlgorithms[a].text
+	if int(a) < len(algo.Kinds) {
+		return algo.Kinds[a].Text
 	}
 	return "unknown"
 }
@@ -170,7 +172,7 @@ func (f limiterOptionFunc) applyLimiter(c *limiterConfig) error { return f(c) }
 // WithAlgorithm sets how permits are counted: GCRA, which is the default, FixedWindow or SlidingWindow.
 func WithAlgorithm(a Algorithm) LimiterOption {
 	return limiterOptionFunc(func(c *limiterConfig) error {
-		if int(a) >= len(limiterAlgorithms) {
+		if int(a) >= len(algo.Kinds) {
 			return argument.Error("WithAlgorithm", uint8(a), "must be GCRA, FixedWindow or SlidingWindow")
 		}
 		c.algorithm = a

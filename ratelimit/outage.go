@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
@@ -301,11 +303,11 @@ func (br *breaker) probed(err error) {
 func (s *keyState) question() redisconn.Question {
 	return func(ctx context.Context, c scripts.Client) error {
 		ask := func() error {
-			call := s.algorithm.encode(s.id.key, &ask{})
+			call := s.algorithm.Encode(s.id.key, &algo.Ask{})
 			return call.Script.RunOnce(ctx, c, call.Keys, call.Args...).Err()
 		}
 		err := ask()
-		if s.algorithm.follow(err) {
+		if s.algorithm.Follow(err) {
 			err = ask()
 		}
 		return err
@@ -313,7 +315,7 @@ func (s *keyState) question() redisconn.Question {
 }
 
 // route returns the Redis key that decides the node.
-func (s *keyState) route() string { return s.algorithm.route(s.id.key) }
+func (s *keyState) route() string { return s.algorithm.Route(s.id.key) }
 
 func (b *breakers) stop() {
 	b.mu.Lock()
@@ -348,7 +350,7 @@ func (b *breakers) worst() Breaker {
 }
 
 // decide returns the policy's decision on a request that Redis did not answer because of err.
-func (b *breakers) decide(id stateID, n int64, limit algoLimit, known bool, err error) (Result, error) {
+func (b *breakers) decide(id stateID, n int64, limit algo.Limit, known bool, err error) (Result, error) {
 	switch {
 	case !errors.Is(err, ErrUnavailable):
 		return Result{}, err
@@ -356,30 +358,30 @@ func (b *breakers) decide(id stateID, n int64, limit algoLimit, known bool, err 
 		return Result{Allowed: true, Granted: n, Limit: limit.Burst, Source: SourceDegraded}, nil
 	case b.policy.kind == shareLocally && known:
 		d := b.share.decide(id, n, b.policy.part(limit))
-		return d.degraded(), nil
+		return degraded(&d), nil
 	}
 	return Result{Source: SourceDegraded}, err
 }
 
 // decideAll is decide for all limits of a combination. ids are those of its parts.
-func (b *breakers) decideAll(c *combination, ids []stateID, n int64, err error) (Result, error) {
+func (b *breakers) decideAll(c *algo.Combination, ids []stateID, n int64, err error) (Result, error) {
 	if b.policy.kind != shareLocally {
-		r, err := b.decide(stateID{}, n, algoLimit{Burst: c.most()}, false, err)
+		r, err := b.decide(stateID{}, n, algo.Limit{Burst: c.Most()}, false, err)
 		if err == nil {
-			for _, p := range c.parts {
-				part := decision{Allowed: true, Granted: n * p.cost, Limit: p.limit.Burst}
-				r.Parts = append(r.Parts, part.degraded())
+			for _, p := range c.Parts {
+				part := algo.Decision{Allowed: true, Granted: n * p.Cost, Limit: p.Limit.Burst}
+				r.Parts = append(r.Parts, degraded(&part))
 			}
 		}
 		return r, err
 	}
-	shares := make([]share, len(c.parts))
-	for i, p := range c.parts {
-		shares[i] = share{ids[i], n * p.cost, b.policy.part(p.limit)}
+	shares := make([]share, len(c.Parts))
+	for i, p := range c.Parts {
+		shares[i] = share{ids[i], n * p.Cost, b.policy.part(p.Limit)}
 	}
 	granted, results := b.share.decideAll(shares)
-	d := c.combine(n, results, granted && n > 0)
-	return d.degraded(), nil
+	d := c.Combine(n, results, granted && n > 0)
+	return degraded(&d), nil
 }
 
 // nodeName returns the address of a node for events, or "" if it is not known.

@@ -1,6 +1,10 @@
 package ratelimit
 
-import "time"
+import (
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
+)
 
 // Places are permits that a line has reserved: long before they can be used, and given back if no waiter needs them. A
 // waiter has the first place for as many permits as it asks for that no earlier waiter has. A line asks at once for a
@@ -15,7 +19,7 @@ func (l *line) servePlaces(now time.Duration) (due time.Duration) {
 	for i := 0; i < len(c.spans); {
 		s := &c.spans[i]
 		at, late := c.placeAt(s)
-		w := l.waiterFor(s.unit)
+		w := l.waiterFor(s.Unit)
 		switch {
 		case now > late:
 			c.leavePlace(i, true)
@@ -30,11 +34,11 @@ func (l *line) servePlaces(now time.Duration) (due time.Duration) {
 		case at > now:
 			due = min(due, at)
 			i++
-		case w.since > s.at.notAfter(s.start.us): // the limit has granted others since
+		case w.since > s.At.NotAfter(s.Start.Micros): // the limit has granted others since
 			c.leavePlace(i, false)
 			c.lost++
 		default:
-			if l.denied = at-s.at.got > maxReserve/2; l.denied { // others that found no room get a chance
+			if l.denied = at-s.At.Got > maxReserve/2; l.denied { // others that found no room get a chance
 				l.lookedAt = now
 			}
 			c.leavePlace(i, false)
@@ -52,18 +56,18 @@ func (l *line) split(i int, now time.Duration) bool {
 	rest := c.spans[i]
 	most := int64(0)
 	for n := range l.waits {
-		if n < rest.unit {
+		if n < rest.Unit {
 			most = max(most, n)
 		}
 	}
 	w := l.waiterFor(most)
-	if w == nil || w.since > rest.at.notAfter(rest.start.us) {
+	if w == nil || w.since > rest.At.NotAfter(rest.Start.Micros) {
 		return false
 	}
 	c.leavePlace(i, false)
-	rest.n = rest.unit
-	c.algorithm.skip(&rest, w.n)
-	rest.unit = rest.n
+	rest.N = rest.Unit
+	c.algorithm.Skip(&rest, w.n)
+	rest.Unit = rest.N
 	c.insert(rest)
 	l.used += w.n
 	l.denied, l.left = false, true // it may have a place of its own
@@ -93,16 +97,16 @@ func (l *line) reserveAt(now time.Duration) time.Duration {
 			l.trimmed = min(l.trimmed, now)
 		}
 	}
-	at := plus(l.lookedAt, lookEvery)
+	at := algo.Plus(l.lookedAt, lookEvery)
 	if l.changed || l.earlier {
-		at = plus(l.lookedAt, lookPeriod)
+		at = algo.Plus(l.lookedAt, lookPeriod)
 	}
 	for range l.uncovered {
 		switch held := len(c.spans); {
 		case held == 0 && !l.denied:
 			at = now
 		case held == 0:
-			at = plus(l.lookedAt, l.pause)
+			at = algo.Plus(l.lookedAt, l.pause)
 		case held > 0 && !l.denied:
 			lead := 2*l.took + 3*time.Millisecond
 			at = min(at, max(c.usable(c.spans[held-1])-lead, l.paidUntil-(earlyLooks-1)*lookPeriod))
@@ -110,7 +114,7 @@ func (l *line) reserveAt(now time.Duration) time.Duration {
 		break
 	}
 	if len(c.back) > 0 {
-		at = min(at, max(plus(l.trimmed, lookPeriod), l.backAt))
+		at = min(at, max(algo.Plus(l.trimmed, lookPeriod), l.backAt))
 	}
 	return max(at, l.retryAt)
 }
@@ -131,8 +135,8 @@ func (l *line) surplus() map[int64]int64 {
 func (l *line) places() (of map[int64]int64, all int64) {
 	of = make(map[int64]int64, 1)
 	for _, s := range l.charged.spans {
-		of[s.unit] += s.n / s.unit
-		all += s.n / s.unit
+		of[s.Unit] += s.N / s.Unit
+		all += s.N / s.Unit
 	}
 	return of, all
 }
@@ -153,12 +157,12 @@ func (l *line) withoutPlace(yield func(*waiter, int64) bool) {
 }
 
 // request returns the request for what is missing for a waiter.
-func (l *line) request(w *waiter, missing int64, now time.Duration) equalRequests {
-	r := equalRequests{n: missing, count: 1}
+func (l *line) request(w *waiter, missing int64, now time.Duration) algo.Run {
+	r := algo.Run{N: missing, Count: 1}
 	if l.charged.reserves() {
-		r.within = maxReserve
+		r.Within = maxReserve
 		if w.deadline-now < maxReserve {
-			r.within, r.alone = max(0, w.deadline-now), true
+			r.Within, r.Alone = max(0, w.deadline-now), true
 		}
 	}
 	return r

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
+
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -42,12 +44,12 @@ func FailOpen() Policy { return Policy{kind: failOpen} }
 func LocalShare(n int64) Policy { return Policy{kind: shareLocally, share: n} }
 
 // part returns this process's part of a limit.
-func (p Policy) part(limit algoLimit) algoLimit {
+func (p Policy) part(limit algo.Limit) algo.Limit {
 	per := limit.Per * time.Duration(p.share)
-	if per/time.Duration(p.share) != limit.Per || per > maxBurstTime {
-		per = maxBurstTime // nearly nothing, once the burst is used
+	if per/time.Duration(p.share) != limit.Per || per > algo.MaxBurstTime {
+		per = algo.MaxBurstTime // nearly nothing, once the burst is used
 	}
-	return algoLimit{Rate: limit.Rate, Per: per, Burst: max(1, limit.Burst/p.share)}
+	return algo.Limit{Rate: limit.Rate, Per: per, Burst: max(1, limit.Burst/p.share)}
 }
 
 const (
@@ -65,7 +67,7 @@ type localShare struct {
 	seed  maphash.Seed
 
 	mu       sync.Mutex
-	keys     map[stateID]gcraTime
+	keys     map[stateID]algo.GCRATime
 	overflow []int64     // us, rounded up
 	sweepAt  int64       // us: no key can be dropped before
 	timer    wheel.Timer // calls tidy, if armed
@@ -114,11 +116,11 @@ func (l *localShare) now() int64 { return l.wheel.Now().Sub(l.began).Microsecond
 type share struct {
 	id   stateID
 	n    int64
-	part algoLimit
+	part algo.Limit
 }
 
 // decide decides by a part of a limit.
-func (l *localShare) decide(id stateID, n int64, part algoLimit) decision {
+func (l *localShare) decide(id stateID, n int64, part algo.Limit) algo.Decision {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.countLocked(id, part)
@@ -128,7 +130,7 @@ func (l *localShare) decide(id stateID, n int64, part algoLimit) decision {
 }
 
 // decideAll decides by parts of several limits, all or none.
-func (l *localShare) decideAll(shares []share) (all bool, results []decision) {
+func (l *localShare) decideAll(shares []share) (all bool, results []algo.Decision) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all = true
@@ -143,7 +145,7 @@ func (l *localShare) decideAll(shares []share) (all bool, results []decision) {
 			l.chargeLocked(&counts[i], results[i])
 		} else {
 			results[i] = counts[i].result(counts[i].tat)
-			results[i].RetryAfter = counts[i].p.delay(counts[i].tat, counts[i].now, shares[i].n)
+			results[i].RetryAfter = counts[i].p.Delay(counts[i].tat, counts[i].now, shares[i].n)
 			results[i].Allowed = results[i].RetryAfter == 0
 		}
 	}
@@ -153,16 +155,16 @@ func (l *localShare) decideAll(shares []share) (all bool, results []decision) {
 // shareCount is the number of permits that a key has used of its part.
 type shareCount struct {
 	id     stateID
-	p      gcraParams
-	limit  algoLimit
+	p      algo.GCRAParams
+	limit  algo.Limit
 	now    int64
-	tat    gcraTime
+	tat    algo.GCRATime
 	shared *int64 // us, rounded up, if the key has no count of its own
 }
 
-func (l *localShare) countLocked(id stateID, part algoLimit) shareCount {
+func (l *localShare) countLocked(id stateID, part algo.Limit) shareCount {
 	id.options.limit = Limit{} // what was used under one limit of a key counts as time under the others, as in Redis
-	c := shareCount{id: id, p: newGCRAParams(part), limit: part, now: l.now()}
+	c := shareCount{id: id, p: algo.NewGCRAParams(part), limit: part, now: l.now()}
 	var known bool
 	c.tat, known = l.keys[id]
 	if !known && len(l.keys) >= maxShares && !l.sweep(c.now) {
@@ -170,43 +172,43 @@ func (l *localShare) countLocked(id stateID, part algoLimit) shareCount {
 			l.overflow = make([]int64, overflowShares)
 		}
 		c.shared = &l.overflow[maphash.Comparable(l.seed, id)%overflowShares]
-		c.tat = gcraTime{us: *c.shared}
+		c.tat = algo.GCRATime{Micros: *c.shared}
 	}
 	return c
 }
 
-func (c *shareCount) decide(n int64) decision {
-	tat, ok := c.p.take(c.tat, c.now, n)
+func (c *shareCount) decide(n int64) algo.Decision {
+	tat, ok := c.p.Take(c.tat, c.now, n)
 	r := c.result(tat)
 	if ok {
 		r.Allowed, r.Granted = n > 0 || r.Remaining > 0, n
 	} else {
-		r.RetryAfter = c.p.delay(tat, c.now, n)
+		r.RetryAfter = c.p.Delay(tat, c.now, n)
 	}
 	return r
 }
 
-func (c *shareCount) result(tat gcraTime) decision {
-	return decision{Limit: c.limit.Burst, Remaining: c.p.remaining(tat, c.now), ResetAfter: c.p.reset(tat, c.now)}
+func (c *shareCount) result(tat algo.GCRATime) algo.Decision {
+	return algo.Decision{Limit: c.limit.Burst, Remaining: c.p.Remaining(tat, c.now), ResetAfter: c.p.Reset(tat, c.now)}
 }
 
 // chargeLocked records a grant. If two limits share a count, each adds to it.
-func (l *localShare) chargeLocked(c *shareCount, r decision) {
-	cost := c.p.cost(r.Granted)
+func (l *localShare) chargeLocked(c *shareCount, r algo.Decision) {
+	cost := c.p.Cost(r.Granted)
 	switch {
 	case r.Granted == 0:
 	case c.shared != nil:
-		*c.shared = max(*c.shared, c.now) + cost.roundUp()
+		*c.shared = max(*c.shared, c.now) + cost.RoundUp()
 	default:
 		from := c.tat
-		if from.us < c.now {
-			from = gcraTime{us: c.now}
+		if from.Micros < c.now {
+			from = algo.GCRATime{Micros: c.now}
 		}
 		if l.keys == nil {
-			l.keys = map[stateID]gcraTime{}
+			l.keys = map[stateID]algo.GCRATime{}
 		}
 		l.armLocked()
-		l.keys[c.id] = c.p.add(from, cost)
+		l.keys[c.id] = c.p.Add(from, cost)
 	}
 }
 
@@ -219,7 +221,7 @@ func (l *localShare) sweep(now int64) bool {
 	}
 	l.sweepAt = now + atMostEvery
 	for id, tat := range l.keys {
-		if tat.us < now {
+		if tat.Micros < now {
 			delete(l.keys, id)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
+
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 )
@@ -54,9 +56,9 @@ func ReservationFromContext(ctx context.Context) *Reservation {
 
 // charge is what one limit has granted of a reservation: cost permits for each of n.
 type charge struct {
-	span
+	algo.Span
 	id        stateID
-	algorithm algorithm
+	algorithm algo.Algorithm
 	cost      int64
 	debt      int64 // permits that a settlement may charge above a whole burst; for a log it is the rate
 
@@ -73,8 +75,8 @@ type charge struct {
 }
 
 // charge returns a charge of the key's one limit.
-func (s *keyState) charge(made span, debt int64) charge {
-	return charge{span: made, id: s.id, algorithm: s.algorithm, cost: 1, debt: debt}
+func (s *keyState) charge(made algo.Span, debt int64) charge {
+	return charge{Span: made, id: s.id, algorithm: s.algorithm, cost: 1, debt: debt}
 }
 
 // Delay returns the time from now until the permits may be used, or 0 if they may be used now.
@@ -227,7 +229,7 @@ func (r *Reservation) settleOnce(ctx context.Context, began time.Duration, used 
 		if failed != nil {
 			err = failed
 		}
-		if !a.settles() {
+		if !a.Settles() {
 			continue
 		}
 		if failed := r.overdue(ctx, began); failed != nil {
@@ -248,7 +250,7 @@ func (r *Reservation) settleOnce(ctx context.Context, began time.Duration, used 
 		failed := s.job.wait(ctx)
 		if failed = s.answered(s.job, used, failed); failed != nil {
 			err = failed
-			again = again || s.job.debt > 0 && errors.Is(failed, ErrUnavailable)
+			again = again || s.job.Debt > 0 && errors.Is(failed, ErrUnavailable)
 			continue
 		}
 		given = s.job.given() || given
@@ -287,35 +289,35 @@ func (r *Reservation) overdue(ctx context.Context, began time.Duration) error {
 
 // settlement asks for what a settlement of n permits charges or gives back if some of them were used. It settles
 // nothing if there is nothing to ask. The error is that of an earlier return which may not be sent again.
-func (c *charge) settlement(n, used int64) (ask, error) {
+func (c *charge) settlement(n, used int64) (algo.Ask, error) {
 	if c.failed != nil && c.sent.undone() { // this may be known by now
 		c.kept, c.failed = c.before, nil
 	}
-	entries := c.algorithm.traits().entries
+	entries := c.algorithm.Traits().Entries
 	switch extra := used - c.kept; {
 	case extra > 0:
 		limit := int64(2 * MaxRate) // no state takes more
 		if entries {
 			limit = MaxRate
 		}
-		return ask{debt: min(extra, limit/c.cost) * c.cost, most: c.debt}, nil
+		return algo.Ask{Debt: min(extra, limit/c.cost) * c.cost, Most: c.debt}, nil
 	case c.settled:
-		return ask{}, nil
+		return algo.Ask{}, nil
 	case c.failed != nil && !entries:
 		// A part of an entry can be given back again, which does nothing. Others would be given back twice.
-		return ask{}, fmt.Errorf("a return was not answered: %w", c.failed)
-	case c.n > 0 && used < n:
-		part := c.span
-		c.algorithm.skip(&part, part.n-(n-used)*c.cost)
-		return ask{back: []span{part}}, nil
+		return algo.Ask{}, fmt.Errorf("a return was not answered: %w", c.failed)
+	case c.N > 0 && used < n:
+		part := c.Span
+		c.algorithm.Skip(&part, part.N-(n-used)*c.cost)
+		return algo.Ask{Back: []algo.Span{part}}, nil
 	}
 	c.settled = true
-	return ask{}, nil
+	return algo.Ask{}, nil
 }
 
 // answered notes the outcome of a settlement that failed with err or has an answer, and returns its error.
 func (c *charge) answered(j *job, used int64, err error) error {
-	isReturn := j.debt == 0
+	isReturn := j.Debt == 0
 	if isReturn && errors.Is(err, ErrNotSet) {
 		err = nil // there is nothing to give back to
 	}
@@ -327,7 +329,7 @@ func (c *charge) answered(j *job, used int64, err error) error {
 		return err
 	}
 	if !isReturn {
-		booked := j.got.booked / c.cost
+		booked := j.got.Booked / c.cost
 		c.booked, c.missing = c.booked+booked, max(0, used-c.kept-booked)
 		c.kept, c.failed = used, nil
 	}
@@ -346,10 +348,10 @@ func (j *job) undoneLocked() bool { return j.sentAt.IsZero() || j.refused }
 
 // given reports whether a job has given permits back, which others can use now.
 func (j *job) given() bool {
-	if !j.got.takenBack {
+	if !j.got.TakenBack {
 		return false
 	}
-	j.state.freed(j.got.snapshot)
+	j.state.freed(j.got.Snapshot)
 	return true
 }
 
@@ -372,7 +374,7 @@ func (s *keyState) tryReserve(ctx context.Context, n int64, charges ...charge) (
 		r.Allowed, r.RetryAfter = true, 0
 	}
 	for i, found := range charged {
-		charges[i].span = found
+		charges[i].Span = found
 	}
 	if err == nil && r.Allowed && r.Source != SourceDegraded {
 		r.Reservation = s.reservation(n, charges...)
@@ -407,7 +409,7 @@ func (s *keyState) reserveWithin(ctx context.Context, n, debt int64) (*Reservati
 	}
 	defer s.client.leave()
 	if n == 0 {
-		return s.reservation(0, s.charge(span{}, debt)), nil
+		return s.reservation(0, s.charge(algo.Span{}, debt)), nil
 	}
 	ahead := maxReserve
 	if deadline, ok := ctx.Deadline(); ok {
@@ -417,34 +419,34 @@ func (s *keyState) reserveWithin(ctx context.Context, n, debt int64) (*Reservati
 	if err != nil {
 		return nil, err
 	}
-	at := s.client.clock.Time(found.from)
+	at := s.client.clock.Time(found.From)
 	return newReservation(s, at, n, s.charge(*found, debt)), nil
 }
 
 // reserveInRedis makes a reservation in Redis.
-func (s *keyState) reserveInRedis(ctx context.Context, n int64, ahead time.Duration) (*span, error) {
-	j, err := s.ask(ctx, ask{runs: []equalRequests{{n: n, count: 1}}, inOrder: true, stamped: true, ahead: ahead}, true)
+func (s *keyState) reserveInRedis(ctx context.Context, n int64, ahead time.Duration) (*algo.Span, error) {
+	j, err := s.ask(ctx, algo.Ask{Runs: []algo.Run{{N: n, Count: 1}}, InOrder: true, Stamped: true, Ahead: ahead}, true)
 	if err != nil {
 		return nil, err
 	}
 	switch {
-	case j.got.exceeding:
+	case j.got.Exceeding:
 		return nil, ErrExceedsLimit
-	case j.got.granted[0] == 0:
+	case j.got.Granted[0] == 0:
 		return nil, ErrWouldExceedDeadline
 	}
-	found := j.got.spans[0]
+	found := j.got.Spans[0]
 	// It counts from the reply, so that it is never early.
-	found.from = max(s.algorithm.fit(j.got.spans, n, -never/2).at, s.client.now())
+	found.From = max(s.algorithm.Fit(j.got.Spans, n, -never/2).At, s.client.now())
 	return &found, nil
 }
 
 // takeBack gives charges back, and reports whether others can use them.
-func (s *keyState) takeBack(ctx context.Context, spans []span) (bool, error) {
+func (s *keyState) takeBack(ctx context.Context, spans []algo.Span) (bool, error) {
 	if len(spans) == 0 {
 		return false, nil
 	}
-	j, err := s.ask(ctx, ask{back: spans}, false)
+	j, err := s.ask(ctx, algo.Ask{Back: spans}, false)
 	switch {
 	case errors.Is(err, ErrNotSet):
 		return false, nil
@@ -455,7 +457,7 @@ func (s *keyState) takeBack(ctx context.Context, spans []span) (bool, error) {
 }
 
 // freed is called when this process has given permits of the key back. left is the state after that, if it is known.
-func (s *keyState) freed(left snapshot) {
+func (s *keyState) freed(left algo.Snapshot) {
 	s.mu.Lock()
 	next := s.freedLocked(left)
 	s.mu.Unlock()
@@ -464,7 +466,7 @@ func (s *keyState) freed(left snapshot) {
 
 // freedLocked is freed without sending the job that it returns, if any. What is known stays if it is that state: then
 // the line asks when its permits are there, and does not ask after each of many returns.
-func (s *keyState) freedLocked(left snapshot) *job {
+func (s *keyState) freedLocked(left algo.Snapshot) *job {
 	s.freedAt = s.client.wheel.Now()
 	if left == nil || s.known.snapshot != left {
 		s.known = knowledge{}

@@ -1,6 +1,10 @@
 package ratelimit
 
-import "time"
+import (
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
+)
 
 // Source tells who made a decision.
 type Source uint8
@@ -57,7 +61,7 @@ type Result struct {
 }
 
 // resultOf returns a decision as a Result.
-func resultOf(d *decision) Result {
+func resultOf(d *algo.Decision) Result {
 	r := Result{
 		Allowed: d.Allowed, Granted: d.Granted, Limit: d.Limit, Remaining: d.Remaining,
 		RetryAfter: d.RetryAfter, ResetAfter: d.ResetAfter,
@@ -72,7 +76,7 @@ func resultOf(d *decision) Result {
 }
 
 // degraded returns a decision of the policy as a Result.
-func (d *decision) degraded() Result {
+func degraded(d *algo.Decision) Result {
 	r := resultOf(d)
 	r.Source = SourceDegraded
 	for i := range r.Parts {

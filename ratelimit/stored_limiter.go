@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
+
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -129,7 +131,7 @@ func (l *StoredLimiter) set(ctx context.Context, mode string, limit Limit, opts 
 		o.applySet(&cfg)
 	}
 	limit = limit.whole()
-	switch err := algoLimit(limit).validateWindow(); {
+	switch err := algo.Limit(limit).ValidateWindow(); {
 	case err != nil:
 		return false, err
 	case cfg.scope != nil && *cfg.scope != Overall && *cfg.scope != PerClient:
@@ -143,8 +145,8 @@ func (l *StoredLimiter) set(ctx context.Context, mode string, limit Limit, opts 
 	}
 	return manage(ctx, l, "set", func(ctx context.Context, s *keyState) (bool, error) {
 		old := s.mark()
-		set, err := scripts.Flag(scripts.RateSet.Run(ctx, l.client.rdb, logKeys(l.name), mode, limit.Rate,
-			limit.Per.Milliseconds(), scope, cfg.keepAlive.Milliseconds(), flag(cfg.keepState)))
+		set, err := scripts.Flag(scripts.RateSet.Run(ctx, l.client.rdb, algo.LogKeys(l.name), mode, limit.Rate,
+			limit.Per.Milliseconds(), scope, cfg.keepAlive.Milliseconds(), algo.Flag(cfg.keepState)))
 		if err != nil {
 			return false, explain(ctx, err)
 		}
@@ -152,7 +154,7 @@ func (l *StoredLimiter) set(ctx context.Context, mode string, limit Limit, opts 
 			old = 0
 		}
 		if set && cfg.scope != nil {
-			s.algorithm.setPerClient(*cfg.scope == PerClient)
+			s.algorithm.SetPerClient(*cfg.scope == PerClient)
 		}
 		s.limitChanged(old)
 		return set, nil
@@ -179,9 +181,9 @@ func (l *StoredLimiter) Config(ctx context.Context) (Config, error) {
 			return Config{}, fmt.Errorf("%w: its type is %s", ErrWrongKind, scripts.Quote(fields["type"]))
 		}
 		return Config{
-			Limit:     Limit{Rate: rate, Per: millis(interval), Burst: rate},
+			Limit:     Limit{Rate: rate, Per: algo.Millis(interval), Burst: rate},
 			Scope:     Scope(scope),
-			KeepAlive: millis(number("keepAliveTime")),
+			KeepAlive: algo.Millis(number("keepAliveTime")),
 		}, nil
 	})
 }
@@ -190,7 +192,7 @@ func (l *StoredLimiter) Config(ctx context.Context) (Config, error) {
 func (l *StoredLimiter) Delete(ctx context.Context) (bool, error) {
 	return manage(ctx, l, "delete", func(ctx context.Context, s *keyState) (bool, error) {
 		old := s.mark()
-		n, err := l.client.rdb.Del(ctx, logKeys(l.name)...).Result()
+		n, err := l.client.rdb.Del(ctx, algo.LogKeys(l.name)...).Result()
 		if err != nil {
 			return false, explain(ctx, err)
 		}
@@ -342,7 +344,7 @@ func (l *StoredLimiter) TryReserve(ctx context.Context, n int64) (Result, error)
 		return Result{}, l.refused(ctx, l.subject(n, nil), err)
 	}
 	defer s.release()
-	r, err := s.tryReserve(ctx, n, s.charge(span{n: n}, 0))
+	r, err := s.tryReserve(ctx, n, s.charge(algo.Span{N: n}, 0))
 	l.client.report(ctx, l.subject(n, s), &r, err, began)
 	return r, err
 }
@@ -360,9 +362,9 @@ func (l *StoredLimiter) Return(ctx context.Context, granted Result) (given bool,
 	if s.client.gate.Closed() {
 		return false, s.operationError("return", ErrClosed)
 	}
-	spans := make([]span, len(granted.grant))
+	spans := make([]algo.Span, len(granted.grant))
 	for i, e := range granted.grant {
-		spans[i].entry = e
+		spans[i].Entry = e
 	}
 	given, err = s.takeBack(ctx, spans)
 	return given, s.operationError("return", err)

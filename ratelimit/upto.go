@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
+
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
 )
 
@@ -50,23 +52,23 @@ func (s *keyState) grantUpTo(ctx context.Context, n int64) (Result, error) {
 
 // partly asks for as many of n permits as are available: for a log by one entry, which the script makes
 // smaller, else one by one, which costs the script no more.
-func (s *keyState) partly(n int64) (a ask) {
-	if a.partial = s.algorithm.traits().entries; a.partial {
-		a.addRun(n, 1)
+func (s *keyState) partly(n int64) (a algo.Ask) {
+	if a.Partial = s.algorithm.Traits().Entries; a.Partial {
+		a.AddRun(n, 1)
 	} else {
-		a.addRun(1, n)
+		a.AddRun(1, n)
 	}
 	return a
 }
 
 // partOf returns the result of an ask of partly.
 func (s *keyState) partOf(j *job) Result {
-	d := j.got.snapshot.state()
+	d := j.got.Snapshot.State()
 	r := resultOf(&d)
-	r.Granted = j.got.granted[0] * j.runs[0].n
-	for _, sp := range j.got.spans {
-		if s.algorithm.traits().entries {
-			r.grant = append(r.grant, sp.entry)
+	r.Granted = j.got.Granted[0] * j.Runs[0].N
+	for _, sp := range j.got.Spans {
+		if s.algorithm.Traits().Entries {
+			r.grant = append(r.grant, sp.Entry)
 		}
 	}
 	if r.Allowed = r.Granted > 0; r.Allowed {

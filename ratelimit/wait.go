@@ -166,7 +166,7 @@ func (s *keyState) pumpLocked(now time.Duration) *job {
 			s.wakeLocked(now, next.wake)
 			return j
 		case next.giveBack:
-			if s.algorithm.traits().canGiveBack && s.client.breakers.refuse(s) != nil {
+			if s.algorithm.Traits().CanGiveBack && s.client.breakers.refuse(s) != nil {
 				l.giveBackLater(now)
 				continue
 			}
@@ -201,12 +201,12 @@ func (s *keyState) waitByPolicyLocked(err error) {
 // giveBackLocked returns a job that gives back the permits charged for waiters that have left.
 func (s *keyState) giveBackLocked() *job {
 	spans := s.line.charged.takeAll()
-	if !s.algorithm.traits().canGiveBack {
+	if !s.algorithm.Traits().CanGiveBack {
 		return nil
 	}
 	j := s.newJobLocked(jobGiveBack, s.client.now())
 	if j != nil {
-		j.back = spans
+		j.Back = spans
 	}
 	return j
 }
@@ -214,12 +214,12 @@ func (s *keyState) giveBackLocked() *job {
 // leavePlacesLocked returns a job that gives back the places of a Client that is closed. The caller counts at the gate,
 // or Close has not waited yet.
 func (s *keyState) leavePlacesLocked() *job {
-	if !s.algorithm.traits().reserves || s.line.charged.n == 0 {
+	if !s.algorithm.Traits().Reserves || s.line.charged.n == 0 {
 		return nil
 	}
 	s.client.gate.EnterInside()
 	j := s.makeJobLocked(jobGiveBack, s.client.now())
-	j.back = s.line.charged.takeAll()
+	j.Back = s.line.charged.takeAll()
 	return j
 }
 

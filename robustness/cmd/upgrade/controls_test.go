@@ -48,12 +48,12 @@ var controls = map[string][]change{
 			[]string{`"fair:" + part`, `"v2:" + part`, `keyOf(name, fair, "timeout")`, `keyOf(name, fair, "v2")`},
 		},
 		{
-			"ratelimit/algorithm.go",
+			"ratelimit/internal/algo/algorithm.go",
 			[]string{"All of GCRA and fixed window", "All of sliding and fixed window", "fixed window"},
 			[]string{`"fixed window", "window"`, `"fixed window", "v2"`},
 		},
 		{
-			"ratelimit/sliding_log.go",
+			"ratelimit/internal/algo/sliding_log.go",
 			[]string{"sliding log", "sliding log per client"},
 			[]string{"[]string{name,", `[]string{name + ":v2",`},
 		},

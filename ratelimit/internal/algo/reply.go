@@ -1,4 +1,4 @@
-package ratelimit
+package algo
 
 import (
 	"math"
@@ -33,12 +33,12 @@ func (r *replyReader) next(least, most int64) int64 {
 }
 
 // time returns the next two integers: a time with a fraction.
-func (r *replyReader) time(p gcraParams) gcraTime {
-	return gcraTime{us: r.next(-exact, exact), num: r.next(0, p.den-1)}
+func (r *replyReader) time(p GCRAParams) GCRATime {
+	return GCRATime{Micros: r.next(-exact, exact), Num: r.next(0, p.Den-1)}
 }
 
 // granted returns the number of granted requests of each run.
-func (r *replyReader) granted(runs []equalRequests) []int64 {
+func (r *replyReader) granted(runs []Run) []int64 {
 	granted := make([]int64, len(runs))
 	for k, run := range runs {
 		granted[k] = r.run(run)
@@ -48,18 +48,18 @@ func (r *replyReader) granted(runs []equalRequests) []int64 {
 
 // run returns the number of granted requests of a run, or hopeless for a waiter whose permits come after its deadline.
 // A run of requests for 0 permits has none.
-func (r *replyReader) run(run equalRequests) int64 {
+func (r *replyReader) run(run Run) int64 {
 	switch {
-	case run.n == 0:
+	case run.N == 0:
 		return r.next(0, 0)
-	case run.alone:
-		return r.next(hopeless, run.count)
+	case run.Alone:
+		return r.next(Hopeless, run.Count)
 	}
-	return r.next(0, run.count)
+	return r.next(0, run.Count)
 }
 
-// hopeless takes the place of the number of granted requests of a run.
-const hopeless = -1
+// Hopeless takes the place of the number of granted requests of a run.
+const Hopeless = -1
 
 // end returns an error that matches scripts.ErrReply unless the reply had all integers, in range, and no more.
 func (r *replyReader) end() error {
@@ -77,8 +77,8 @@ func times(n int64, period time.Duration) time.Duration {
 	return time.Duration(n) * period
 }
 
-// plus returns the sum of two times of 0 or more, or the greatest Duration.
-func plus(a, b time.Duration) time.Duration {
+// Plus returns the sum of two times of 0 or more, or the greatest Duration.
+func Plus(a, b time.Duration) time.Duration {
 	if b > math.MaxInt64-a {
 		return math.MaxInt64
 	}

@@ -1,4 +1,4 @@
-package ratelimit
+package algo
 
 import (
 	"crypto/rand"
@@ -13,18 +13,21 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// slidingLog is the algorithm of Redisson's RRateLimiter: each grant is an entry, which leaves after the
-// interval. Each keyState has one.
+// slidingLog is the algorithm of Redisson's RRateLimiter: each grant is an entry, which leaves after the interval. Each
+// key has one.
 type slidingLog struct {
 	clientID  string
 	perClient atomic.Bool // the scope, as far as it is known
 }
 
+// NewLog returns the algorithm of a StoredLimiter. The id is that of the client, for the scope PerClient.
+func NewLog(clientID string) Algorithm { return &slidingLog{clientID: clientID} }
+
 // recount is the time between two counts of the whole log, in case a peer has charged permits without an entry.
 const recount = time.Minute
 
-// logKeys are the keys of a limiter.
-func logKeys(name string) []string {
+// LogKeys are the keys of a limiter.
+func LogKeys(name string) []string {
 	return []string{name, scripts.SuffixName(name, "value"), scripts.SuffixName(name, "permits")}
 }
 
@@ -34,18 +37,18 @@ func (s *slidingLog) keys(name string, perClient bool) []string {
 		id := s.clientID
 		return []string{name, scripts.SuffixName(name, "value:"+id), scripts.SuffixName(name, "permits:"+id)}
 	}
-	return logKeys(name)
+	return LogKeys(name)
 }
 
-func (*slidingLog) route(name string) string { return name }
-func (*slidingLog) label(name string) string { return name }
-func (s *slidingLog) setPerClient(on bool)   { s.perClient.Store(on) }
+func (*slidingLog) Route(name string) string { return name }
+func (*slidingLog) Label(name string) string { return name }
+func (s *slidingLog) SetPerClient(on bool)   { s.perClient.Store(on) }
 
-func (*slidingLog) traits() traits {
-	return traits{entries: true, canGiveBack: true, keep: keepUnused}
+func (*slidingLog) Traits() Traits {
+	return Traits{Entries: true, CanGiveBack: true, Keep: keepUnused}
 }
 
-func (s *slidingLog) follow(err error) bool {
+func (s *slidingLog) Follow(err error) bool {
 	switch {
 	case redis.HasErrorPrefix(err, "PERCLIENT"):
 		s.perClient.Store(true)
@@ -57,47 +60,48 @@ func (s *slidingLog) follow(err error) bool {
 	return true
 }
 
-// member packs an entry of the log as Redisson does from 3.17 on: the length of the id, the id, and n in 32 bits,
+// Member packs an entry of the log as Redisson does from 3.17 on: the length of the id, the id, and n in 32 bits,
 // low byte first. Bytes 3 to 6 of the id are n as well, where Redisson 3.13.3 to 3.16.3 reads it.
-func member(id [16]byte, n int64) string {
+func Member(id [16]byte, n int64) string {
 	binary.LittleEndian.PutUint32(id[3:], uint32(n))
 	b := append(make([]byte, 0, 21), byte(len(id)))
 	return string(binary.LittleEndian.AppendUint32(append(b, id[:]...), uint32(n)))
 }
 
 // resized returns an entry with another number of permits, in the form that rate_log.lua makes.
-func resized(entry string, n int64) string { return member([16]byte([]byte(entry[1:17])), n) }
+func resized(entry string, n int64) string { return Member([16]byte([]byte(entry[1:17])), n) }
 
 // newMember returns an entry with 96 random bits in its id.
 func newMember(n int64) string {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // never fails
-	return member(id, n)
+	return Member(id, n)
 }
 
-func size(member string) int64 {
+// EntrySize returns the permits of an entry.
+func EntrySize(member string) int64 {
 	return int64(binary.LittleEndian.Uint32([]byte(member[len(member)-4:])))
 }
 
-func (*slidingLog) script() *scripts.Script { return scripts.RateLog }
+func (*slidingLog) Script() *scripts.Script { return scripts.RateLog }
 
-func (*slidingLog) limitOf(last snapshot) (algoLimit, bool) {
+func (*slidingLog) LimitOf(last Snapshot) (Limit, bool) {
 	s, ok := last.(*logSnapshot)
 	if !ok {
-		return algoLimit{}, false
+		return Limit{}, false
 	}
-	return algoLimit{Rate: s.rate, Per: s.interval, Burst: s.rate}, true
+	return Limit{Rate: s.rate, Per: s.interval, Burst: s.rate}, true
 }
 
-func (s *slidingLog) encode(key string, a *ask) scripts.Call {
-	a.members = a.members[:0]
-	if a.debt > 0 {
-		a.runs = append(a.runs[:0], equalRequests{n: a.debt, count: 1})
+func (s *slidingLog) Encode(key string, a *Ask) scripts.Call {
+	a.Members = a.Members[:0]
+	if a.Debt > 0 {
+		a.Runs = append(a.Runs[:0], Run{N: a.Debt, Count: 1})
 	}
-	for _, r := range a.runs {
-		for range r.count {
-			if r.n > 0 {
-				a.members = append(a.members, newMember(r.n))
+	for _, r := range a.Runs {
+		for range r.Count {
+			if r.N > 0 {
+				a.Members = append(a.Members, newMember(r.N))
 			}
 		}
 	}
@@ -108,109 +112,109 @@ func (s *slidingLog) encode(key string, a *ask) scripts.Call {
 	}
 	order := int64(-1)
 	switch {
-	case a.inOrder:
-		order = a.coming
-	case a.partial:
+	case a.InOrder:
+		order = a.Coming
+	case a.Partial:
 		order = -3
-	case a.debt > 0:
+	case a.Debt > 0:
 		order = -4
-	case len(a.runs)+len(a.back) == 0: // a probe
+	case len(a.Runs)+len(a.Back) == 0: // a probe
 		order = -2
 	}
-	args := make([]any, 0, 5+2*len(a.back)+len(a.members))
-	args = append(args, counted, order, a.ahead.Microseconds(), flag(a.perClient), len(a.back))
-	for _, charged := range a.back {
-		args = append(args, charged.entry, charged.stay)
+	args := make([]any, 0, 5+2*len(a.Back)+len(a.Members))
+	args = append(args, counted, order, a.Ahead.Microseconds(), Flag(a.perClient), len(a.Back))
+	for _, charged := range a.Back {
+		args = append(args, charged.Entry, charged.stay)
 	}
-	for _, m := range a.members {
+	for _, m := range a.Members {
 		args = append(args, m)
 	}
 	return scripts.RateLog.Call(s.keys(key, a.perClient), args...)
 }
 
 // lastCount returns the last known state of a log if its entries were counted recently, or nil.
-func (a *ask) lastCount() *logSnapshot {
-	last, ok := a.last.(*logSnapshot)
-	if !ok || last.perClient != a.perClient || a.now-last.counted >= recount {
+func (a *Ask) lastCount() *logSnapshot {
+	last, ok := a.Last.(*logSnapshot)
+	if !ok || last.perClient != a.perClient || a.Now-last.counted >= recount {
 		return nil
 	}
 	return last
 }
 
-func (*slidingLog) decode(a *ask, reply []int64, at reading) (answer, error) {
+func (*slidingLog) Decode(a *Ask, reply []int64, at Reading) (Answer, error) {
 	r := replyReader{reply: reply}
 	s := readLog(&r)
 	s.perClient = a.perClient
-	got := answer{snapshot: s, takenBack: r.next(0, int64(len(a.back))) > 0}
-	answers := make([]int64, len(a.members))
+	got := Answer{Snapshot: s, TakenBack: r.next(0, int64(len(a.Back))) > 0}
+	answers := make([]int64, len(a.Members))
 	for i := range answers {
 		answers[i] = r.next(-exact, exact)
 	}
-	if a.partial || a.debt > 0 {
-		n := r.next(1, a.runs[0].n)
-		a.runs[0].n, a.members[0] = n, resized(a.members[0], n)
+	if a.Partial || a.Debt > 0 {
+		n := r.next(1, a.Runs[0].N)
+		a.Runs[0].N, a.Members[0] = n, resized(a.Members[0], n)
 	}
 	if err := r.end(); err != nil {
-		return answer{}, err
+		return Answer{}, err
 	}
 	if last := a.lastCount(); last != nil && last.rate == s.rate {
 		s.counted = last.counted
-	} else if len(a.members) > 0 { // a look writes nothing, so the next call counts too
-		s.counted = at.got
+	} else if len(a.Members) > 0 { // a look writes nothing, so the next call counts too
+		s.counted = at.Got
 	}
 	left := s.left // here: what was left before
-	for i, m := range a.members {
+	for i, m := range a.Members {
 		if answers[i] >= 0 {
-			left += size(m)
+			left += EntrySize(m)
 		}
 	}
-	members := a.members
-	for _, r := range a.runs {
+	members := a.Members
+	for _, r := range a.Runs {
 		granted := int64(0)
-		for range r.count {
-			got.decisions = append(got.decisions, decision{Limit: s.rate, Remaining: max(0, left), ResetAfter: s.reset})
-			d := &got.decisions[len(got.decisions)-1]
-			if r.n == 0 {
+		for range r.Count {
+			got.Decisions = append(got.Decisions, Decision{Limit: s.rate, Remaining: max(0, left), ResetAfter: s.reset})
+			d := &got.Decisions[len(got.Decisions)-1]
+			if r.N == 0 {
 				d.Allowed = left > 0
 				continue
 			}
 			switch delay := answers[0]; {
 			case delay >= 0:
-				granted, left = granted+1, left-r.n
+				granted, left = granted+1, left-r.N
 				e := members[0]
-				d.Allowed, d.Granted, d.Remaining, d.Entry = true, r.n, max(0, left), e
+				d.Allowed, d.Granted, d.Remaining, d.Entry = true, r.N, max(0, left), e
 				if a.needsSpans() {
 					ahead := micros(delay)
-					got.spans = append(got.spans, span{n: r.n, from: at.got + ahead, until: at.sent + ahead, entry: e})
+					got.Spans = append(got.Spans, Span{N: r.N, From: at.Got + ahead, Until: at.Sent + ahead, Entry: e})
 				}
 			case delay == -1:
-				d.Exceeds, got.exceeding = true, true
+				d.Exceeds, got.Exceeding = true, true
 			default:
 				d.RetryAfter = micros(-2 - delay)
-				if !a.inOrder || len(s.denied) == 0 { // the script did not look at later requests
-					s.denies(r.n, d.RetryAfter)
+				if !a.InOrder || len(s.denied) == 0 { // the script did not look at later requests
+					s.denies(r.N, d.RetryAfter)
 				}
 			}
 			members, answers = members[1:], answers[1:]
 		}
-		got.granted = append(got.granted, granted)
+		got.Granted = append(got.Granted, granted)
 	}
-	if a.debt > 0 {
-		got.booked, got.spans = got.granted[0]*a.runs[0].n, nil
+	if a.Debt > 0 {
+		got.Booked, got.Spans = got.Granted[0]*a.Runs[0].N, nil
 	}
 	return got, nil
 }
 
-// fit: an entry serves a request for exactly as many permits.
-func (*slidingLog) fit(spans []span, n int64, since time.Duration) fitting {
-	if first := spans[0]; since > first.until || n != first.n {
-		return fitting{drop: first.n}
+// Fit: an entry serves a request for exactly as many permits.
+func (*slidingLog) Fit(spans []Span, n int64, since time.Duration) Fitting {
+	if first := spans[0]; since > first.Until || n != first.N {
+		return Fitting{Drop: first.N}
 	}
-	return fitting{at: spans[0].from}
+	return Fitting{At: spans[0].From}
 }
 
-// skip leaves the used permits in the entry; waiters use entries as a whole.
-func (*slidingLog) skip(s *span, k int64) { s.n, s.stay = s.n-k, s.stay+k }
+// Skip leaves the used permits in the entry; waiters use entries as a whole.
+func (*slidingLog) Skip(s *Span, k int64) { s.N, s.stay = s.N-k, s.stay+k }
 
 // logSnapshot has the state of a log and its denied requests.
 type logSnapshot struct {
@@ -228,7 +232,7 @@ func readLog(r *replyReader) *logSnapshot {
 	rate, interval := r.next(1, math.MaxInt64), r.next(1, math.MaxInt64)
 	left, reset := r.next(-exact, exact), r.next(-exact, exact)
 	return &logSnapshot{
-		rate: rate, rateText: strconv.FormatInt(rate, 10), interval: millis(interval), left: left, reset: micros(reset),
+		rate: rate, rateText: strconv.FormatInt(rate, 10), interval: Millis(interval), left: left, reset: micros(reset),
 		counted: math.MinInt64 / 2,
 	}
 }
@@ -248,19 +252,19 @@ func (s *logSnapshot) denies(n int64, delay time.Duration) {
 	s.denied = append(s.denied, denial{n, delay})
 }
 
-func (s *logSnapshot) cachedDenial(n int64, passed time.Duration) (decision, bool) {
+func (s *logSnapshot) CachedDenial(n int64, passed time.Duration) (Decision, bool) {
 	for _, d := range s.denied {
 		if d.n <= n && n <= s.rate && passed < d.delay {
-			return decision{
+			return Decision{
 				Limit: s.rate, Remaining: max(0, min(s.left, d.n-1)),
 				RetryAfter: d.delay - passed, ResetAfter: max(0, s.reset-passed),
 			}, true
 		}
 	}
-	return decision{}, false
+	return Decision{}, false
 }
 
-func (s *logSnapshot) wait(total int64, passed time.Duration) time.Duration {
+func (s *logSnapshot) Wait(total int64, passed time.Duration) time.Duration {
 	var longest time.Duration
 	for _, d := range s.denied {
 		if d.n <= total {
@@ -274,18 +278,18 @@ func (s *logSnapshot) wait(total int64, passed time.Duration) time.Duration {
 	return longest
 }
 
-// keep: the next script need not count the whole log, and LocalShare needs the limit.
-func (s *logSnapshot) keep(now time.Duration, down bool) time.Duration {
+// Keep: the next script need not count the whole log, and LocalShare needs the limit.
+func (s *logSnapshot) Keep(now time.Duration, down bool) time.Duration {
 	if down {
 		return recount
 	}
 	return s.counted + recount - now
 }
 
-func (s *logSnapshot) state() decision {
-	r, denied := s.cachedDenial(1, 0)
+func (s *logSnapshot) State() Decision {
+	r, denied := s.CachedDenial(1, 0)
 	if !denied {
-		r = decision{Limit: s.rate, Remaining: max(0, s.left), ResetAfter: s.reset}
+		r = Decision{Limit: s.rate, Remaining: max(0, s.left), ResetAfter: s.reset}
 	}
 	return r
 }

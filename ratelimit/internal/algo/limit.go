@@ -1,4 +1,4 @@
-package ratelimit
+package algo
 
 import (
 	"math"
@@ -15,19 +15,19 @@ const (
 	maxPer  = 10 * 365 * 24 * time.Hour
 )
 
-// maxBurstTime is the maximum time in which a whole burst refills, so that every sum stays an exact integer in
+// MaxBurstTime is the maximum time in which a whole burst refills, so that every sum stays an exact integer in
 // Lua.
-const maxBurstTime = 100 * 365 * 24 * time.Hour
+const MaxBurstTime = 100 * 365 * 24 * time.Hour
 
-// algoLimit is a ratelimit.Limit whose Burst is set.
-type algoLimit struct {
+// Limit is a ratelimit.Limit whose Burst is set.
+type Limit struct {
 	Rate  int64
 	Per   time.Duration
 	Burst int64
 }
 
 // validate returns a *cogwheel.InvalidError that names the first bad field.
-func (l algoLimit) validate() error {
+func (l Limit) validate() error {
 	switch {
 	case l.Rate < 1 || l.Rate > maxRate:
 		return refused.Error("Limit.Rate", l.Rate, "must be 1 to 4294967295")
@@ -41,14 +41,14 @@ func (l algoLimit) validate() error {
 	if hi >= uint64(l.Rate) {
 		return refused.Error("Limit.Burst", l.Burst, "must refill within 100 years")
 	}
-	if refill, _ := bits.Div64(hi, lo, uint64(l.Rate)); refill > uint64(maxBurstTime) {
+	if refill, _ := bits.Div64(hi, lo, uint64(l.Rate)); refill > uint64(MaxBurstTime) {
 		return refused.Error("Limit.Burst", l.Burst, "must refill within 100 years")
 	}
 	return nil
 }
 
-// validateWindow is validate for algorithms without a burst that count in milliseconds.
-func (l algoLimit) validateWindow() error {
+// ValidateWindow is validate for algorithms without a burst that count in milliseconds.
+func (l Limit) ValidateWindow() error {
 	if err := l.validate(); err != nil {
 		return err
 	}
@@ -62,8 +62,8 @@ func (l algoLimit) validateWindow() error {
 }
 
 // validateSliding is validateWindow for a script that multiplies permits by milliseconds.
-func (l algoLimit) validateSliding() error {
-	if err := l.validateWindow(); err != nil {
+func (l Limit) validateSliding() error {
+	if err := l.ValidateWindow(); err != nil {
 		return err
 	}
 	if l.Rate > (exact-1)/l.Per.Milliseconds() {

@@ -1,4 +1,4 @@
-package ratelimit
+package algo
 
 import (
 	"time"
@@ -9,59 +9,59 @@ import (
 // sliding is the algorithm of SlidingWindow: two counters, the older weighted by its overlap with the last Per.
 type sliding struct{ oneLimit }
 
-// traits: permits of waiters are not given back, so they stay until their window ends, or while a denial is trusted.
-func (*sliding) traits() traits { return traits{atOnce: true, keep: keepWindow} }
+// Traits: permits of waiters are not given back, so they stay until their window ends, or while a denial is trusted.
+func (*sliding) Traits() Traits { return Traits{AtOnce: true, Keep: keepWindow} }
 
-func (*sliding) script() *scripts.Script { return scripts.RateSliding }
+func (*sliding) Script() *scripts.Script { return scripts.RateSliding }
 
-func (w *sliding) encode(key string, a *ask) scripts.Call {
-	args := make([]any, 0, 7+2*len(a.runs)+3*len(a.back))
-	args = a.appendRuns(append(args, w.limit.Rate, w.limit.Per.Milliseconds(), len(a.runs)))
-	if a.settles() {
-		args = append(args, len(a.back))
+func (w *sliding) Encode(key string, a *Ask) scripts.Call {
+	args := make([]any, 0, 7+2*len(a.Runs)+3*len(a.Back))
+	args = a.appendRuns(append(args, w.limit.Rate, w.limit.Per.Milliseconds(), len(a.Runs)))
+	if a.Settles() {
+		args = append(args, len(a.Back))
 	}
-	for _, part := range a.back {
-		args = append(args, part.period, part.index, part.n)
+	for _, part := range a.Back {
+		args = append(args, part.Period, part.index, part.N)
 	}
-	if a.debt > 0 {
-		args = append(args, a.debt, a.most)
+	if a.Debt > 0 {
+		args = append(args, a.Debt, a.Most)
 	}
 	return scripts.RateSliding.Call([]string{key}, args...)
 }
 
-func (w *sliding) decode(a *ask, reply []int64, at reading) (answer, error) {
+func (w *sliding) Decode(a *Ask, reply []int64, at Reading) (Answer, error) {
 	r := replyReader{reply: reply}
 	s := readSliding(w, &r)
-	got := answer{snapshot: s, granted: r.granted(a.runs)}
+	got := Answer{Snapshot: s, Granted: r.granted(a.Runs)}
 	a.readSettled(&r, &got)
 	var period, index int64
-	if a.stamped {
+	if a.Stamped {
 		period, index = r.next(0, exact), r.next(0, exact)
 	}
 	if err := r.end(); err != nil {
-		return answer{}, err
+		return Answer{}, err
 	}
-	got.decisions = a.replay(got.granted, s)
+	got.Decisions = a.replay(got.Granted, s)
 	if !a.needsSpans() {
 		return got, nil
 	}
-	n := a.permits(got.granted)
-	if a.callers == 0 {
+	n := a.permits(got.Granted)
+	if a.Callers == 0 {
 		s.charge(n)
 	}
 	if n > 0 {
 		// The bounds hold wherever in their window permits are used: the next window counts all of them.
-		ends := at.sent + millis(s.length-s.elapsed-1)
-		got.spans = []span{{n: n, from: at.got, until: ends, period: period, index: index}}
+		ends := at.Sent + Millis(s.length-s.elapsed-1)
+		got.Spans = []Span{{N: n, From: at.Got, Until: ends, Period: period, index: index}}
 	}
 	return got, nil
 }
 
-func (*sliding) fit(spans []span, n int64, since time.Duration) fitting {
+func (*sliding) Fit(spans []Span, n int64, since time.Duration) Fitting {
 	return fitInstant(spans, n, since)
 }
 
-func (*sliding) skip(s *span, k int64) { s.n -= k }
+func (*sliding) Skip(s *Span, k int64) { s.N -= k }
 
 // slidingSnapshot has the two counters. Times are in milliseconds, as in the script.
 type slidingSnapshot struct {
@@ -86,8 +86,8 @@ func (s *slidingSnapshot) decays() bool {
 	return s.length > 0 && s.previous <= (exact-1)/s.length
 }
 
-// remaining returns the number of permits that the limit leaves.
-func (s *slidingSnapshot) remaining() int64 {
+// Remaining returns the number of permits that the limit leaves.
+func (s *slidingSnapshot) Remaining() int64 {
 	share := s.previous
 	if s.decays() {
 		share -= s.previous * max(0, s.elapsed) / s.length // the share is rounded up
@@ -103,16 +103,16 @@ func (s *slidingSnapshot) free(n int64) time.Duration {
 	rate, ends := s.sliding.limit.Rate, s.length-s.elapsed
 	room := rate - s.current - n
 	switch {
-	case n <= s.remaining():
+	case n <= s.Remaining():
 		return 0
 	case room >= 0 && s.decays():
-		return millis(ends - room*s.length/s.previous)
+		return Millis(ends - room*s.length/s.previous)
 	case room >= 0 || s.foreign():
-		return millis(ends)
+		return Millis(ends)
 	case n <= rate:
-		return millis(ends + s.length - (rate-n)*s.length/s.current)
+		return Millis(ends + s.length - (rate-n)*s.length/s.current)
 	}
-	return s.wait(n, 0)
+	return s.Wait(n, 0)
 }
 
 // foreign reports whether the length of the windows differs from that of the limit. Later windows may be
@@ -120,28 +120,28 @@ func (s *slidingSnapshot) free(n int64) time.Duration {
 func (s *slidingSnapshot) foreign() bool { return s.length != s.sliding.limit.Per.Milliseconds() }
 
 // result returns the result of a denial of n permits after the given time.
-func (s *slidingSnapshot) result(n int64, passed time.Duration) decision {
-	r := decision{Limit: s.sliding.limit.Rate, Remaining: s.remaining(), RetryAfter: max(0, s.free(n)-passed)}
+func (s *slidingSnapshot) result(n int64, passed time.Duration) Decision {
+	r := Decision{Limit: s.sliding.limit.Rate, Remaining: s.Remaining(), RetryAfter: max(0, s.free(n)-passed)}
 	switch ends := s.length - s.elapsed; {
 	case s.current > 0:
-		r.ResetAfter = max(0, millis(ends+s.length)-passed)
+		r.ResetAfter = max(0, Millis(ends+s.length)-passed)
 	case s.previous > 0:
-		r.ResetAfter = max(0, millis(ends)-passed)
+		r.ResetAfter = max(0, Millis(ends)-passed)
 	}
 	return r
 }
 
-// cachedDenial leaves out the last millisecond: the script may have read its clock when that had nearly passed.
-func (s *slidingSnapshot) cachedDenial(n int64, passed time.Duration) (decision, bool) {
+// CachedDenial leaves out the last millisecond: the script may have read its clock when that had nearly passed.
+func (s *slidingSnapshot) CachedDenial(n int64, passed time.Duration) (Decision, bool) {
 	if s.free(n) <= passed+time.Millisecond {
-		return decision{}, false
+		return Decision{}, false
 	}
 	return s.result(n, passed), true
 }
 
-// wait is for permits that are granted one after the other: from the end of this window on, any time w has at most
+// Wait is for permits that are granted one after the other: from the end of this window on, any time w has at most
 // Rate*w/Per of them and those that this window leaves.
-func (s *slidingSnapshot) wait(total int64, passed time.Duration) time.Duration {
+func (s *slidingSnapshot) Wait(total int64, passed time.Duration) time.Duration {
 	limit := s.sliding.limit
 	later := total - max(0, limit.Rate-s.current)
 	switch {
@@ -150,24 +150,24 @@ func (s *slidingSnapshot) wait(total int64, passed time.Duration) time.Duration 
 	case s.foreign():
 		later = max(0, later-limit.Rate) // the next window may grant the whole Rate at once
 	}
-	return max(0, plus(millis(s.length-s.elapsed), times(later, limit.Per)/time.Duration(limit.Rate))-passed)
+	return max(0, Plus(Millis(s.length-s.elapsed), times(later, limit.Per)/time.Duration(limit.Rate))-passed)
 }
 
-func (s *slidingSnapshot) state() decision { return s.result(1, 0) }
+func (s *slidingSnapshot) State() Decision { return s.result(1, 0) }
 
-func (*slidingSnapshot) keep(time.Duration, bool) time.Duration { return 0 }
+func (*slidingSnapshot) Keep(time.Duration, bool) time.Duration { return 0 }
 
 func (w *sliding) part() []any { return []any{"sliding", w.limit.Rate, w.limit.Per.Milliseconds()} }
 
 func (*sliding) partCost(n int64) []any { return []any{n} }
 
-func (w *sliding) readPart(r *replyReader, _, n int64, stamped bool) (snapshot, replayed, span) {
+func (w *sliding) readPart(r *replyReader, _, n int64, stamped bool) (Snapshot, replayed, Span) {
 	s := readSliding(w, r)
 	before := *s
 	before.current -= n
-	charged := span{n: n}
+	charged := Span{N: n}
 	if stamped {
-		charged.period, charged.index = r.next(0, exact), r.next(0, exact)
+		charged.Period, charged.index = r.next(0, exact), r.next(0, exact)
 	}
 	return s, &before, charged
 }
