@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/outage"
+
 	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
 
 	"github.com/redis/go-redis/v9"
@@ -297,6 +299,15 @@ type allOf struct {
 	*algo.Combination
 	ids   []stateID // of the parts, for requests for one of them alone
 	debts []int64   // permits that a settlement may charge above a whole burst
+}
+
+// shares identifies the keys for the policy LocalShare.
+func (a *allOf) shares() []outage.ID {
+	ids := make([]outage.ID, len(a.ids))
+	for i := range a.ids {
+		ids[i] = a.ids[i].share()
+	}
+	return ids
 }
 
 // newAllOf checks the parts.

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/outage"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
@@ -34,7 +36,7 @@ type Client struct {
 	timeout  time.Duration
 	patience time.Duration // the time for an answer of Redis: timeout, or a shorter ReadTimeout
 	sender   *calls.Sender
-	breakers breakers
+	breakers *outage.Breakers
 	states   states
 	monitor  monitor
 	gate     gate.Gate // counts the operations that may talk to Redis
@@ -80,13 +82,16 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	c.sender.Timeout = 4 * min(cfg.timeout, math.MaxInt64/4) // a late reply may have permits for waiters
 	c.calls.New = newCall
 	c.states.seed = maphash.MakeSeed()
-	c.breakers = breakers{client: c, policy: cfg.policy, threshold: cfg.failures, every: cfg.probe}
-	c.breakers.share.init(cfg.Wheel)
-	c.sender.CheckTimeout, c.sender.Checked = cfg.timeout, c.breakers.checked
 	c.patience = cfg.timeout
 	if most, _ := redisconn.ReadTimeout(c.base); most > 0 {
 		c.patience = min(c.patience, most)
 	}
+	c.breakers = outage.New(outage.Config{
+		Base: c.base, Sender: c.sender, Wheel: c.wheel, Timeout: c.timeout, Patience: c.patience,
+		Threshold: cfg.failures, Probe: cfg.probe, Policy: cfg.policy.policy,
+		Failed: func() { c.monitor.failures.Add(1) }, Down: c.nodeDown, Up: c.nodeUp,
+	})
+	c.sender.CheckTimeout, c.sender.Checked = cfg.timeout, c.breakers.Checked
 	return c, nil
 }
 
@@ -103,7 +108,7 @@ func (c *Client) Close(ctx context.Context) error {
 		return argument.Nil("context")
 	}
 	if c.gate.Close() {
-		c.breakers.stop()
+		c.breakers.Stop()
 	}
 	for i := range c.states.shards {
 		c.states.shards[i].close()
@@ -189,7 +194,7 @@ func inside[T any](
 	}
 	answer := make(chan result, 1)
 	r, answered := c.sender.Do(ctx, calls.Request{
-		Key: s.route(),
+		Key: s.Route(),
 		Send: func(ctx context.Context) *redis.Cmd {
 			s.hold()
 			defer s.release()
@@ -226,6 +231,19 @@ func (c *Client) apart(f func()) {
 		usercode.Apart(f, c.panicked)
 	} else {
 		f()
+	}
+}
+
+func (c *Client) nodeDown(node string, cause error) {
+	err := unavailable(cause)
+	c.logger.Warn("ratelimit: Redis is down, the policy decides", "node", node, "error", err)
+	c.tellOutage(c.monitor.hooks.Down, Event{Err: err, Node: node})
+}
+
+func (c *Client) nodeUp(node string, took time.Duration, well bool) {
+	c.tellOutage(c.monitor.hooks.Up, Event{Took: took, Node: node})
+	if well {
+		c.logger.Info("ratelimit: Redis is back", "node", node)
 	}
 }
 

@@ -1,27 +1,21 @@
 package ratelimit
 
 import (
-	"errors"
 	"slices"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/outage"
 
 	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
 
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 )
 
-// errTimeout is the cause if Redis does not answer in time.
-var errTimeout = errors.New("no answer within the timeout")
-
 // pauseFrom is the delay of a timer from which on the process counts as having been paused.
 const pauseFrom = 5 * time.Millisecond
 
-// suspectAfter is the part of the time for an answer after which its node is suspect. checkWithin is the part in which
-// a new connection must answer then: the result is known before the call fails.
-const (
-	suspectAfter = 3
-	checkWithin  = 2
-)
+// suspectAfter is the part of the time for an answer after which its node is suspect.
+const suspectAfter = 3
 
 // armLocked sets the timer of a job to the end of the time of its oldest caller, or before, to the moment when its node
 // is suspect.
@@ -83,7 +77,7 @@ func (j *job) expire() {
 	s.mu.Lock()
 	if j.suspectsLocked() {
 		s.mu.Unlock()
-		s.client.breakers.suspect(s)
+		s.client.breakers.Suspect(s)
 		return
 	}
 	overdue, over, asked := j.overdueLocked()
@@ -91,9 +85,9 @@ func (j *job) expire() {
 	if !over && len(overdue) == 0 {
 		return
 	}
-	err := unavailable(errTimeout)
+	err := unavailable(outage.ErrTimeout)
 	if asked {
-		s.client.breakers.heard(s, err, j.sentAt)
+		s.heard(err, j.sentAt)
 	}
 	s.mu.Lock()
 	var next *job

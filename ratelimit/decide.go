@@ -6,9 +6,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/outage"
+
 	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
 
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 )
 
 // allow asks for n permits without waiting for them. n = 0 is always granted.
@@ -37,7 +40,7 @@ func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
 		s.mu.Unlock()
 		return r, nil
 	}
-	if err := s.client.breakers.refuse(s); err != nil {
+	if err := s.refused(); err != nil {
 		defer s.mu.Unlock()
 		return s.policyLocked(n, err)
 	}
@@ -100,7 +103,7 @@ func (s *keyState) behind(ctx context.Context, n int64) (_ Result, denied bool, 
 	case err != nil:
 		return Result{}, false, err
 	case look.Source == SourceDegraded:
-		return Result{}, false, unavailable(errTimeout)
+		return Result{}, false, unavailable(outage.ErrTimeout)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,7 +143,7 @@ func (s *keyState) decideToSettle(ctx context.Context, n int64) (Result, []algo.
 	if denied {
 		return denial, nil, nil
 	}
-	if err := s.client.breakers.refuse(s); err != nil {
+	if err := s.refused(); err != nil {
 		return s.decideByPolicy(n, err)
 	}
 	if n == 0 {
@@ -281,12 +284,43 @@ func (s *keyState) answerPendingLocked(now time.Duration) {
 
 // policyLocked returns the policy's decision on a request that Redis did not answer because of err.
 func (s *keyState) policyLocked(n int64, err error) (Result, error) {
-	b := &s.client.breakers
-	if all, several := s.algorithm.(*allOf); several {
-		return b.decideAll(all.Combination, all.ids, n, err)
+	if !errors.Is(err, ErrUnavailable) {
+		return Result{}, err
 	}
-	limit, known := s.limitLocked()
-	return b.decide(s.id, n, limit, known, err)
+	var d algo.Decision
+	var decided bool
+	if all, several := s.algorithm.(*allOf); several {
+		d, decided = s.client.breakers.DecideAll(all.Combination, all.shares(), n)
+	} else {
+		limit, known := s.limitLocked()
+		d, decided = s.client.breakers.Decide(outage.Request{ID: s.id.share(), N: n, Limit: limit}, known)
+	}
+	if !decided {
+		return Result{Source: SourceDegraded}, err
+	}
+	return degraded(&d), nil
+}
+
+// refused returns the reason why Redis must not be asked for the key now, or nil.
+func (s *keyState) refused() error {
+	if cause := s.client.breakers.Refuse(s); cause != nil {
+		return unavailable(cause)
+	}
+	return nil
+}
+
+// heard records the outcome of a call that was sent at sentAt. An error about a key is no outage of its node.
+func (s *keyState) heard(err error, sentAt time.Time) {
+	if errors.Is(err, ErrUnavailable) && !redisconn.Migrating(cause(err)) {
+		s.client.breakers.Unanswered(s, cause(err), sentAt)
+	} else {
+		s.client.breakers.Answered(s, sentAt)
+	}
+}
+
+// share identifies the key for the policy LocalShare.
+func (id *stateID) share() outage.ID {
+	return outage.ID{Algorithm: uint8(id.options.algorithm), Key: id.key}
 }
 
 // limitLocked returns the limit if it is known.

@@ -39,10 +39,7 @@ func UnderWay(c *Client) int {
 
 // Shares is how many keys the client counts by the policy LocalShare.
 func Shares(c *Client) int {
-	s := &c.breakers.share
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.keys)
+	return c.breakers.Shares()
 }
 
 // States is how many keys of a Limiter the process remembers.

@@ -98,14 +98,14 @@ func (j *job) over() {
 // send sends a job, unless it is nil.
 func (s *keyState) send(j *job) {
 	if j != nil {
-		s.client.sender.Submit(&j.sender, j, s.route())
+		s.client.sender.Submit(&j.sender, j, s.Route())
 	}
 }
 
 // Build implements calls.Caller.
 func (j *job) Build() (calls.Call, bool) {
 	s := j.state
-	refused := s.client.breakers.refuse(s)
+	refused := s.refused()
 	s.mu.Lock()
 	ok, next := j.beginLocked(refused)
 	s.mu.Unlock()
@@ -197,7 +197,7 @@ func (j *job) Wanted() bool {
 }
 
 // Question implements calls.Asker.
-func (j *job) Question() redisconn.Question { return j.state.question() }
+func (j *job) Question() redisconn.Question { return j.state.Question() }
 
 // Repeats implements calls.Asker. A charge may be made twice, a return may not.
 func (j *job) Repeats(sent bool) bool {
@@ -245,7 +245,7 @@ func (j *job) finish(r *redisconn.Reply, at algo.Reading) {
 	s.mu.Unlock()
 	got, err := j.read(r, at)
 	if !late {
-		s.client.breakers.heard(s, err, sentAt)
+		s.heard(err, sentAt)
 	}
 	s.mu.Lock()
 	j.refused = err != nil && !r.Ambiguous
@@ -382,7 +382,7 @@ func (j *job) settleLineLocked(at algo.Reading) {
 		}
 		s.waitByPolicyLocked(err)
 	case redisconn.IsLoginRefused(err) && l.trouble.Endures(err, s.client.wheel.Now(), loginPatience):
-		l.failed(now + l.trouble.Pause(s.client.breakers.every, maxLoginPause))
+		l.failed(now + l.trouble.Pause(s.client.breakers.Probe, maxLoginPause))
 		j.keepBackLocked(err)
 		l.finishSince(l.answered, at.Sent, now, err)
 	default:

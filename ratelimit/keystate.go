@@ -7,6 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+
 	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
 
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
@@ -156,7 +159,7 @@ func (s *keyState) remembers() time.Duration {
 	if s.known.snapshot == nil {
 		return 0
 	}
-	if d := s.known.snapshot.Keep(at, s.client.breakers.refuse(s) != nil); d > 0 {
+	if d := s.known.snapshot.Keep(at, s.client.breakers.Refuse(s) != nil); d > 0 {
 		return d
 	}
 	if !s.known.fresh(at) {
@@ -181,7 +184,7 @@ func (s *keyState) rememberedLocked(n int64, now time.Duration) (Result, bool) {
 		return Result{}, false
 	}
 	if waiting {
-		if !s.known.fresh(now) || s.client.breakers.refuse(s) != nil {
+		if !s.known.fresh(now) || s.client.breakers.Refuse(s) != nil {
 			return Result{}, false
 		}
 		return s.behindLocked(n, now), true
@@ -294,3 +297,22 @@ func (s *keyState) kickLocked() *job {
 	s.line.anew()
 	return s.pumpLocked(s.client.now())
 }
+
+// Question implements outage.Key: the script of decisions on the key, without requests. It charges nothing and writes
+// the state of the key back as it is. So it needs only the rights of decisions, and fails where they would.
+func (s *keyState) Question() redisconn.Question {
+	return func(ctx context.Context, c scripts.Client) error {
+		ask := func() error {
+			call := s.algorithm.Encode(s.id.key, &algo.Ask{})
+			return call.Script.RunOnce(ctx, c, call.Keys, call.Args...).Err()
+		}
+		err := ask()
+		if s.algorithm.Follow(err) {
+			err = ask()
+		}
+		return err
+	}
+}
+
+// Route implements outage.Key.
+func (s *keyState) Route() string { return s.algorithm.Route(s.id.key) }

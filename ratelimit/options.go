@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/outage"
+
 	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
 
 	"github.com/cogwheel-go/cogwheel/internal/client"
@@ -56,8 +58,8 @@ func WithHooks(h Hooks) Option {
 // LocalShare(n).
 func WithPolicy(p Policy) Option {
 	return optionFunc(func(c *config) error {
-		if p.kind == shareLocally && p.share < 1 {
-			return argument.Error("LocalShare", p.share, "must be at least 1")
+		if p.policy.Kind == outage.Share && p.policy.Share < 1 {
+			return argument.Error("LocalShare", p.policy.Share, "must be at least 1")
 		}
 		c.policy = p
 		return nil
@@ -234,7 +236,7 @@ func newConfig(opts []Option) (config, error) {
 		Options: client.Options{
 			Package: argument, Logger: slog.Default(), Endless: "calls to a Redis that hangs would never end",
 		},
-		failures: 3, probe: defaultProbe, timeout: defaultTimeout,
+		failures: 3, probe: outage.DefaultProbe, timeout: defaultTimeout,
 	}
 	err := conventions.Apply(argument, &c, opts, Option.apply)
 	c.SetDefaultWheel()

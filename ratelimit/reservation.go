@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/outage"
+
 	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
 
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
@@ -207,7 +209,7 @@ func (r *Reservation) lock(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return conventions.Cause(ctx)
 	}
-	return unavailable(errTimeout)
+	return unavailable(outage.ErrTimeout)
 }
 
 func (r *Reservation) unlock() { <-r.turn }
@@ -282,7 +284,7 @@ func (r *Reservation) overdue(ctx context.Context, began time.Duration) error {
 	case ctx.Err() != nil:
 		return conventions.Cause(ctx)
 	case c.now()-began >= c.timeout:
-		return unavailable(errTimeout)
+		return unavailable(outage.ErrTimeout)
 	}
 	return nil
 }

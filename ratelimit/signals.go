@@ -219,7 +219,7 @@ func (c *Client) Stats() Stats {
 // Breaker returns the state of the node that has been down longest, or if none is down, of the node with the
 // most failures. It does not block. It is safe for concurrent use.
 func (c *Client) Breaker() Breaker {
-	b := c.breakers.worst()
+	b := Breaker(c.breakers.Worst())
 	if c.gate.Closed() {
 		b.Down, b.Since = false, time.Time{}
 	}

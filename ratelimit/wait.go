@@ -153,7 +153,7 @@ func (s *keyState) pumpLocked(now time.Duration) *job {
 		next := l.advance(now, &s.known)
 		switch {
 		case next.look:
-			if err := s.client.breakers.refuse(s); err != nil {
+			if err := s.refused(); err != nil {
 				s.waitByPolicyLocked(err)
 				continue
 			}
@@ -166,7 +166,7 @@ func (s *keyState) pumpLocked(now time.Duration) *job {
 			s.wakeLocked(now, next.wake)
 			return j
 		case next.giveBack:
-			if s.algorithm.Traits().CanGiveBack && s.client.breakers.refuse(s) != nil {
+			if s.algorithm.Traits().CanGiveBack && s.client.breakers.Refuse(s) != nil {
 				l.giveBackLater(now)
 				continue
 			}
@@ -179,8 +179,8 @@ func (s *keyState) pumpLocked(now time.Duration) *job {
 
 // waitByPolicyLocked decides the waiters by the policy while Redis is down, in order.
 func (s *keyState) waitByPolicyLocked(err error) {
-	b, l, now := &s.client.breakers, s.line, s.client.now()
-	l.retryAt = now + b.every + rand.N(b.every/2+1)
+	every, l, now := s.client.breakers.Probe, s.line, s.client.now()
+	l.retryAt = now + every + rand.N(every/2+1)
 	for w := l.first; w != nil; w = l.first {
 		r, err := s.policyLocked(w.n, err)
 		switch {
