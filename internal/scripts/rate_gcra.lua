@@ -26,11 +26,12 @@ ARGV     1 den
              1 if a denial for that reason denies no other request, and is -1 in the reply, else 0
          then, for a debt, which is charged whatever the state is,
            us, num, and us by which it may exceed a whole burst
-Returns  {now, us and num of the state, or of the first hole, us given back or charged as a debt, rounded up, or else by how many us the
-            end of all places may be later, requests granted of each run ..,
+Returns  {now, us and num of the state, or of the first hole, us given back or charged as a debt, rounded up, requests granted of
+            each run ..,
           and if charges can be given back: period, returned, us owed, rounded up, and in the order of the requests the places of those
             granted, as us, num: the end; number of requests that have followed each other there;
-          and if all places may end later: how many us, rounded up, have room at the state or in the hole}
+          and unless nothing but simple requests and states took part: by how many us the end of all places may be later, and how many
+            us, rounded up, have room in the hole}
 
 A part is given back to the state that later charges have left. Without the part, the state would be no lower than now plus these
 charges, as if they had all been made now. So the charge is given back as far as its own end, less what was given back since of the
@@ -225,16 +226,12 @@ elseif #ARGV == 5 then
 end
 local room
 reply[2], reply[3], room = gcra_first(s)
-if parts == 0 and not ARGV[debt + 1] then
-  reply[4] = s.us - reply[2] + (reply[2] < s.us and 1 or 0)
-end
 if in_order then
   reply[runs + 5], reply[runs + 6], reply[runs + 7] = s.period or 0, s.returned or 0, s.owed_us + (s.owed_num > 0 and 1 or 0)
   for i = 1, #places do
     reply[#reply + 1] = places[i]
   end
 end
-if room > 0 and parts == 0 and not ARGV[debt + 1] then
-  reply[#reply + 1] = room
-end
+reply[#reply + 1] = s.us - reply[2] + (reply[2] < s.us and 1 or 0)
+reply[#reply + 1] = room
 return reply

@@ -83,9 +83,7 @@ func (g *gcra) Decode(a *Ask, reply []int64, at Reading) (Answer, error) {
 	s := &gcraSnapshot{gcra: g, now: r.next(0, exact), tat: r.time(p)}
 	got := Answer{Snapshot: s}
 	settled := r.next(0, exact)
-	if got.TakenBack = len(a.Back) > 0 && settled > 0; !a.Settles() {
-		s.pieces = settled
-	}
+	got.TakenBack = len(a.Back) > 0 && settled > 0
 	if got.Booked = a.Debt; settled < p.Cost(a.Debt).RoundUp() {
 		got.Booked = p.whole(settled)
 	}
@@ -94,7 +92,8 @@ func (g *gcra) Decode(a *Ask, reply []int64, at Reading) (Answer, error) {
 	if a.InOrder {
 		g.readPlaces(a, &r, at, &got)
 	}
-	if s.pieces > 0 {
+	if r.more() {
+		s.pieces = r.next(0, exact)
 		s.room = r.next(0, s.pieces)
 	}
 	n := a.permits(got.Granted)

@@ -32,6 +32,9 @@ func (r *replyReader) next(least, most int64) int64 {
 	return n
 }
 
+// more reports whether there are further integers.
+func (r *replyReader) more() bool { return !r.bad && r.at < len(r.reply) }
+
 // time returns the next two integers: a time with a fraction.
 func (r *replyReader) time(p GCRAParams) GCRATime {
 	return GCRATime{Micros: r.next(-exact, exact), Num: r.next(0, p.Den-1)}
