@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+	"unicode/utf8"
 
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/usercode"
@@ -31,7 +32,8 @@ type attempt struct {
 	server  *server
 	key     string // the id of its lease
 	lease   *renewal.Lease
-	err     error // of the handler, once it has returned
+	err     error  // of the handler, once it has returned
+	errText string // of err, if the task has failed; Redis keeps it
 
 	// The mu of the server guards the fields below.
 	timer wheel.Timer // until it is due
@@ -95,19 +97,36 @@ func (s *server) finish(a *attempt, e Event, began time.Time) (next *attempt) {
 		e.Outcome = Lost
 	}
 	c.monitor.ended(e, true)
-	if outcome == Retried {
+	switch outcome {
+	case Exhausted:
+		c.monitor.call(func() { a.errText = cut(e.Err.Error(), maxError) })
+	case Retried:
 		pause = time.Second // if the backoff fails
 		c.monitor.call(func() { pause = min(max(0, s.queue.config.backoff(a.Failures+1)), MaxDelay) })
 	}
 	return s.endAndTakeNext(a, outcome, pause, e.Took)
 }
 
-// outcome returns how an attempt has ended. That it is done counts although the lease is lost: Redis decides by the
-// token.
+// cut returns the longest prefix of a text that has at most some bytes and ends with a whole character.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	end := most
+	for end > most-utf8.UTFMax && !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end]
+}
+
+// outcome returns how an attempt has ended. That it is done, or has failed for good, counts although the lease is lost:
+// Redis decides by the token.
 func (s *server) outcome(a *attempt, err error) Outcome {
 	switch {
 	case err == nil:
 		return Done
+	case isFinal(err):
+		return Exhausted
 	case a.lease.Err() != nil:
 		return Lost
 	case s.ctx.Err() != nil:

@@ -27,6 +27,25 @@ var (
 // errUnrecorded is the error of a Serve that Redis has not answered after its end.
 var errUnrecorded = fmt.Errorf("ends of attempts were not recorded within a lease: %w", context.DeadlineExceeded)
 
+// Fail marks an error with which a handler fails its task for good: no attempt follows, whatever WithRetry says, also
+// if Serve is ending. The handler may wrap the result. Its text and what errors.Is and errors.As find in it are those
+// of err. Fail returns nil if err is nil. It does not block and is safe for concurrent use.
+func Fail(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &finalError{err}
+}
+
+type finalError struct{ error }
+
+func (e *finalError) Unwrap() error { return e.error }
+
+func isFinal(err error) bool {
+	var final *finalError
+	return errors.As(err, &final)
+}
+
 const argument = conventions.Package("delay")
 
 // operationError adds the operation and the name of the queue to an error.

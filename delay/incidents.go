@@ -88,7 +88,7 @@ func (c *Client) logExhausted(queue string, exhausted []*attempt) {
 	}
 	c.goInside(func() {
 		name, count, first := logged(queue, ids)
-		c.monitor.logger.Warn("delay: tasks have failed, as their attempts are used up",
+		c.monitor.logger.Warn("delay: tasks have failed, and no attempt follows",
 			name, count, first, slog.Any("error", exhausted[0].err))
 	})
 }

@@ -693,7 +693,7 @@ func TestServe_TasksWhoseAttemptsAreUsedUpAreLogged(t *testing.T) {
 	redistest.Poll(t, func() bool { return c.Stats().Exhausted == 2 })
 	stop()
 	require.NoError(t, c.Close(t.Context()))
-	logged := regexp.MustCompile(`level=WARN msg="delay: tasks have failed, as their attempts are used up" queue=`+name+
+	logged := regexp.MustCompile(`level=WARN msg="delay: tasks have failed, and no attempt follows" queue=`+name+
 		` tasks=(\d) ids="?\[(.*)\]"? error="no stock"\n`).FindAllStringSubmatch(log.String(), -1)
 	require.Len(t, logged, strings.Count(log.String(), "\n"))
 	var ids []string

@@ -29,6 +29,7 @@ const (
 	MaxPayload = 1 << 20
 
 	maxHeaders = 1024 // bytes
+	maxError   = 512  // bytes of the error of a failed task that Redis keeps
 
 	// MaxDelay is the longest delay.
 	MaxDelay = 10 * 365 * 24 * time.Hour

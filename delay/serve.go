@@ -81,13 +81,13 @@ type claim struct {
 // processes may serve a queue. The context of handle ends with ctx, and before the lease of its task can end in Redis;
 // then its cause matches ErrLost.
 //
-// If handle returns nil, the task has ended. After an error or a panic it runs again after the backoff of WithRetry,
-// or has failed. If ctx has ended by then, the task is handed back uncounted, like tasks that were claimed and not
-// begun: they run at once in another process. Serve returns when the handlers have returned and Redis has recorded
-// that, or a lease later. It returns nil if Redis has. Otherwise its error matches context.DeadlineExceeded, ErrClosed
-// if the context of Close has ended, wheel.ErrStopped or ErrServing, or is that of a Redis that refuses this client, as
-// for a missing right; then the tasks that it has claimed, and whose ends are not recorded, run again when their leases
-// have ended.
+// If handle returns nil, the task has ended. After an error of Fail it has failed. After another error or a panic it
+// runs again after the backoff of WithRetry, or has failed. If ctx has ended by then, the task is instead handed back
+// uncounted, like tasks that were claimed and not begun: they run at once in another process. Serve returns when the
+// handlers have returned and Redis has recorded that, or a lease later. It returns nil if Redis has. Otherwise its
+// error matches context.DeadlineExceeded, ErrClosed if the context of Close has ended, wheel.ErrStopped or ErrServing,
+// or is that of a Redis that refuses this client, as for a missing right; then the tasks that it has claimed, and whose
+// ends are not recorded, run again when their leases have ended.
 //
 // Serve goes on through outages, in which it asks again after pauses that grow from 0.1 s to a sixth of the lease, at
 // most 5 s. Once Redis has answered it, it endures a refused login for a lease, in which a password may be rotated.

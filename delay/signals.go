@@ -20,7 +20,7 @@ type Outcome string
 const (
 	Done       Outcome = "done"        // the handler returned nil
 	Retried    Outcome = "retried"     // the handler returned an error or panicked; another attempt follows
-	Exhausted  Outcome = "exhausted"   // the same, but for the last attempt: the task has failed
+	Exhausted  Outcome = "exhausted"   // the same, but no attempt follows, by WithRetry or Fail: the task has failed
 	HandedBack Outcome = "handed back" // Serve was ending; another process runs the task
 	Lost       Outcome = "lost"        // the lease ended before the handler began or ended; another process may run it
 )

@@ -24,7 +24,7 @@ const (
 	Unknown Phase = ""        // there is no task of the id, or it has ended
 	Pending Phase = "pending" // it waits for its time, or after a lost lease
 	Claimed Phase = "claimed" // a process runs it, or is about to
-	Failed  Phase = "failed"  // it was attempted as often as WithRetry allows, and stays until it is retried or deleted
+	Failed  Phase = "failed"  // no attempt follows, and it stays until it is retried or deleted
 )
 
 // State is what Redis knows of a task.
@@ -42,6 +42,10 @@ type State struct {
 	Losses   int   // attempts that had begun when their lease was lost
 	Token    int64 // of the last attempt, or 0
 	Next     bool  // the task is claimed, and another of its id is scheduled for afterwards
+
+	// Error is the text of the error with which the last attempt of a failed task ended, cut to 512 bytes. It is empty
+	// if the task has failed by losses of its lease.
+	Error string
 }
 
 // State returns the state of a task; its Phase is Unknown if there is none. It blocks for a round trip, at most until
@@ -221,7 +225,7 @@ func readStates(r *redisconn.Reply, ids []string) ([]State, error) {
 		at := read.number()
 		_, payload := readTask(read.text())
 		s.Failures, s.Losses = int(read.number()), int(read.number())
-		s.Token, s.Next = read.number(), read.number() == 1
+		s.Token, s.Next, s.Error = read.number(), read.number() == 1, read.text()
 		if s.Phase != Unknown {
 			s.Payload = payload
 			s.At, s.In = time.UnixMicro(at), time.Duration(at-now)*time.Microsecond

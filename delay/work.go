@@ -41,7 +41,11 @@ func (c *Client) buildClaim(name string, batch []*waitqueue.Waiter[*server]) wai
 		c.redis.Channels.Verb(), scripts.DelayChannel(name), next.free, aloneFrom, next.check,
 		next.process, next.room, next.probes)
 	for _, e := range next.notes {
-		args = append(args, words[e.outcome], e.attempt.ID, e.attempt.Token, micros(e.pause))
+		detail := micros(e.pause)
+		if e.outcome == Exhausted {
+			detail = e.attempt.errText
+		}
+		args = append(args, words[e.outcome], e.attempt.ID, e.attempt.Token, detail)
 	}
 	key := func(part string) string { return scripts.DelayKey(name, part) }
 	keys := append(keysOf(name), c.recordKey(name, "claims"), key("token"), key("since"), key("waiting"))

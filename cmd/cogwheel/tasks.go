@@ -41,6 +41,7 @@ type task struct {
 	Lease     *millis     `json:"lease_ms,omitempty"`
 	FailedAgo *millis     `json:"failed_ago_ms,omitempty"`
 	Reason    string      `json:"reason,omitempty"` // of a failed one: exhausted, or lost too often
+	Error     string      `json:"error,omitempty"`  // with which the last attempt of a failed one ended
 	Failures  int         `json:"failures"`
 	Losses    int         `json:"losses"`
 	Token     int64       `json:"token,omitempty"`
@@ -172,15 +173,17 @@ type attempt struct {
 	failures, losses int
 	token            int64
 	mark             string
+	err              string // of a task that has failed
 }
 
-// The marks of an attempt.
+// The marks of an attempt, and what precedes its error.
 const (
 	cancelled = ":x"
 	lost      = ":"
+	failed    = "!"
 )
 
-var attemptText = regexp.MustCompile(`^(\d+):(\d+):(\d+)(:x?)?$`)
+var attemptText = regexp.MustCompile(`(?s)^(\d+):(\d+):(\d+)(.*)$`)
 
 func attemptOf(value any) (a attempt) {
 	text, _ := value.(string)
@@ -189,6 +192,9 @@ func attemptOf(value any) (a attempt) {
 		a.losses, _ = strconv.Atoi(parts[2])
 		a.token, _ = strconv.ParseInt(parts[3], 10, 64)
 		a.mark = parts[4]
+		if text, hasError := strings.CutPrefix(a.mark, failed); hasError {
+			a.mark, a.err = failed, text
+		}
 	}
 	return a
 }
@@ -261,7 +267,7 @@ func taskOf(phase delay.Phase, in millis, a attempt) task {
 		one.Lease, one.Cancelled = &in, a.mark == cancelled
 	case delay.Failed:
 		in = max(0, -in)
-		one.FailedAgo, one.Reason = &in, "exhausted"
+		one.FailedAgo, one.Reason, one.Error = &in, "exhausted", a.err
 		if a.mark == lost {
 			one.Reason = string(delay.LostTooOften)
 		}
@@ -343,6 +349,9 @@ func (t task) words() []string {
 	}
 	if extra != nil {
 		words = append(words, strings.Join(extra, ", "))
+	}
+	if t.Error != "" {
+		words = append(words, cut(quote(t.Error)))
 	}
 	return words
 }

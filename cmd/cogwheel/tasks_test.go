@@ -160,11 +160,12 @@ func TestTasks_OfLostLeases(t *testing.T) {
 	add("running", "order-5", "0:0:7", now+2*time.Hour.Microseconds())
 	add("failed", "lost-too-often", "2:25:7:", now-time.Minute.Microseconds())
 	add("failed", "order-3", "1:0:7", now)
+	add("failed", "order-4", "1:0:7!no\n"+strings.Repeat("x", 70), now)
 	queue := newQueue(t, rdb, name)
 	require.NoError(t, queue.Schedule(ctx, "order-7", 30*time.Minute, nil))
 	require.NoError(t, queue.Schedule(ctx, "order-9", time.Hour, nil))
 	text := must(t, url, "tasks", name)
-	require.Regexp(t, `302 pending \([12] overdue\), 1 claimed, 2 failed`, text)
+	require.Regexp(t, `302 pending \([12] overdue\), 1 claimed, 3 failed`, text)
 	require.Regexp(t, `next +overdue by 1h`, text)
 	require.Regexp(t, `claimed +order-5 `, text)
 	require.Regexp(t, `pending +lost-0 +overdue by 1h\S* +5 bytes +1 lost lease\n`, text)
@@ -172,6 +173,7 @@ func TestTasks_OfLostLeases(t *testing.T) {
 	require.Contains(t, text, "and 202 more pending")
 	require.Regexp(t, `failed +lost-too-often +failed \S+ ago +5 bytes +lost too often, 2 failures, 25 lost leases\n`, text)
 	require.Regexp(t, `failed +order-3 +failed \S+ ago +5 bytes +exhausted, 1 failure\n`, text)
+	require.Regexp(t, `failed +order-4 +failed \S+ ago +5 bytes +exhausted, 1 failure +"no\\nx{58}…\n`, text)
 	require.Contains(t, must(t, url, "inspect", name), "1 claimed")
 }
 

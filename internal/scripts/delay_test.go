@@ -80,6 +80,8 @@ func delayScenarios(now int64) []scenario {
 		{w, "again", withWork(tried(later) + claimed("c", soon) + next("d") + failed("f", us(-1000))), working, work(0, "again", "c", 9, 60_000_000), nil},
 		{w, "again at once", withWork(tried(later) + claimed("c", soon) + next("d") + failed("f", us(-1000))), working, work(1, "again", "c", 9, 0), nil},
 		{w, "failed", withWork(tried(later) + claimed("c", soon) + next("d") + failed("f", us(-1000))), working, work(0, "failed", "c", 9, ""), nil},
+		{w, "failed, with an error", withWork(tried(later) + claimed("c", soon) + next("d") + failed("f", us(-1000))), working, work(0, "failed", "c", 9, "no!\n"), nil},
+		{w, "failed when it is pending again", withWork(claimed("d", soon) + pending("c", past) + "\n HSET attempts c 1:1:9:"), working, work(5, "failed", "c", 9, "no"), nil},
 		{w, "failed, and too many others", withWork(full + failed("g", us(-500)) + claimed("e", soon)), working, work(0, "failed", "e", 9, ""), nil},
 		{w, "handed back", withWork(tried(later) + claimed("c", soon) + next("d") + failed("f", us(-1000))), working, work(0, "back", "c", 9, 0), nil},
 		{w, "a lease has ended", withWork(tried(later) + claimed("c", past) + next("d") + failed("f", us(-1000))), working, work(0), nil},

@@ -23,7 +23,7 @@ ARGV     1 number of the call   2 how long its record stays, ms
          17 "1" to enter the list only if the process hears its channel, and for each attempt
            "done", id, token, ""
            "again", id, token, us until the next attempt; after a failure
-           "failed", id, token, ""
+           "failed", id, token, error of the handler
            "back", id, token, ""; it was not begun, or its handler was told to end
            "begun", id, token, ""; it runs
 Returns  {us until the next task is due or a lease ends, or -1; number of ends that were recorded; number of attempts that were read, from
@@ -216,12 +216,17 @@ local function pause_of(losses, token)
 end
 
 -- end_late ends a task whose handler has returned after the lease had ended, if no other attempt has begun and nothing has changed the
--- task.
-local function end_late(id)
+-- task. It is gone, or has failed if an attempt is given.
+local function end_late(id, attempt)
   read_part('due', {id}, 1, 1)
   read_part('failed', {id}, 1, 1)
   local task = tasks[id]
-  task.due, task.failed, task.text, task.attempt = false, false, false, false
+  if attempt then
+    new_failed = new_failed + (task.failed and 0 or 1)
+    task.due, task.failed, task.attempt = false, now, attempt
+  else
+    task.due, task.failed, task.text, task.attempt = false, false, false, false
+  end
   reply[2] = reply[2] + 1
 end
 
@@ -243,12 +248,14 @@ for at = first, #ARGV, 4 do
       elseif how == 'again' then
         leave(id, failures + 1 .. ':' .. losses .. ':' .. token, now + ARGV[at + 3])
       elseif how == 'failed' then
-        leave(id, failures + 1 .. ':' .. losses .. ':' .. token, nil, true)
+        leave(id, failures + 1 .. ':' .. losses .. ':' .. token .. '!' .. ARGV[at + 3], nil, true)
       else
         leave(id, failures .. ':' .. losses .. ':' .. token, since_of(task))
       end
     elseif how == 'done' and is_last and lost then
       end_late(id)
+    elseif how == 'failed' and is_last and lost then
+      end_late(id, failures + 1 .. ':' .. losses .. ':' .. token .. '!' .. ARGV[at + 3])
     end
   end
 end

@@ -1,0 +1,108 @@
+package delay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/delay"
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+)
+
+// A handler that knows that no further attempt can help fails the task for good, also after a panic of an earlier one.
+func TestQueue_AHandlerFailsATaskForGood(t *testing.T) {
+	t.Parallel()
+	unknown, ended := errors.New("unknown order"), make(chan delay.Event, 10)
+	c := newClient(t, redistest.Shared(t).Client(t), delay.WithHooks(delay.Hooks{Ended: func(e delay.Event) { ended <- e }}))
+	q, ctx := c.Queue(redistest.Name(t), delay.WithRetry(9, delay.Backoff(time.Millisecond, time.Second))), t.Context()
+	serve(t, q, 1, func(_ context.Context, task *delay.Task) error {
+		if task.Failures == 0 {
+			panic("the first attempt")
+		}
+		return fmt.Errorf("close: %w", delay.Fail(unknown))
+	})
+	require.NoError(t, q.Schedule(ctx, "a", 0, []byte("p")))
+	require.Equal(t, delay.Retried, (<-ended).Outcome)
+	e := <-ended
+	require.Equal(t, delay.Exhausted, e.Outcome)
+	require.ErrorIs(t, e.Err, unknown)
+	var s delay.State
+	redistest.Poll(t, func() (failed bool) {
+		var err error
+		s, err = q.State(ctx, "a")
+		return err == nil && s.Phase == delay.Failed
+	})
+	require.Equal(t, "close: unknown order", s.Error)
+	require.Equal(t, []int{2, 0}, []int{s.Failures, s.Losses})
+	require.Equal(t, "p", string(s.Payload))
+	for listed, err := range q.FailedTasks(ctx) {
+		require.NoError(t, err)
+		require.Equal(t, s.Error, listed.Error)
+	}
+	require.EqualValues(t, 1, c.Stats().Exhausted)
+	require.NoError(t, q.Schedule(ctx, "a", time.Hour, nil))
+	s, err := q.State(ctx, "a")
+	require.NoError(t, err)
+	require.Empty(t, s.Error, "another task has its place")
+	require.NoError(t, delay.Fail(nil))
+}
+
+// The error of a task that has failed is cut at a character, and may hold any bytes.
+func TestQueue_KeepsTheErrorOfTheLastAttempt(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"a: b!\x00\nc":                 "a: b!\x00\nc",
+		"":                             "",
+		strings.Repeat("é", 300):       strings.Repeat("é", 256),
+		"a" + strings.Repeat("é", 300): "a" + strings.Repeat("é", 255),
+	} {
+		q := newClient(t, redistest.Shared(t).Client(t)).Queue(redistest.Name(t), delay.WithRetry(1, delay.Backoff(0, 0)))
+		stop := serve(t, q, 1, func(context.Context, *delay.Task) error { return errors.New(text) })
+		require.NoError(t, q.Schedule(t.Context(), "a", 0, nil))
+		redistest.Poll(t, func() bool {
+			s, err := q.State(t.Context(), "a")
+			return err == nil && s.Phase == delay.Failed && s.Error == want
+		})
+		stop()
+	}
+}
+
+// A handler says so although its lease is lost, or Serve ends.
+func TestQueue_AHandlerFailsATaskForGoodAtTheEndOfServe(t *testing.T) {
+	t.Parallel()
+	q, begun := newClient(t, redistest.Shared(t).Client(t)).Queue(redistest.Name(t)), make(chan struct{})
+	stop := serve(t, q, 1, func(ctx context.Context, _ *delay.Task) error {
+		close(begun)
+		<-ctx.Done()
+		return delay.Fail(errors.New("no"))
+	})
+	require.NoError(t, q.Schedule(t.Context(), "a", 0, nil))
+	<-begun
+	stop()
+	s, err := q.State(t.Context(), "a")
+	require.NoError(t, err)
+	require.Equal(t, delay.Failed, s.Phase)
+}
+
+// The verdict of a handler counts after the end of its lease, as its success does, unless another attempt has begun.
+func TestLosses_ALateFailureForGoodCountsWhileItsTokenIsTheLast(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t)
+	p.edit(1, schedule("a", 0, "p")...)
+	a := p.claim(1)
+	p.loseLease("a")
+	p.work(2, 0)
+	require.Equal(t, "pending", p.phase("a"))
+	recorded, _ := p.work(3, 0, "failed", "a", a.token, "no")
+	require.EqualValues(t, 1, recorded)
+	require.Equal(t, "failed", p.phase("a"))
+	require.Equal(t, []int64{1}, p.edit(2, request("retry", "a")...))
+	require.Equal(t, "::p", p.claim(4).text)
+	recorded, _ = p.work(5, 0, "failed", "a", a.token, "no")
+	require.Zero(t, recorded)
+}
