@@ -99,10 +99,10 @@ func (s *server) finish(a *attempt, e Event, began time.Time) (next *attempt) {
 	c.monitor.ended(e, true)
 	switch outcome {
 	case Exhausted:
-		c.monitor.call(func() { a.errText = cut(e.Err.Error(), maxError) })
+		c.monitor.call(func() { a.errText = cut(a.err.Error(), maxError) })
 	case Retried:
 		pause = time.Second // if the backoff fails
-		c.monitor.call(func() { pause = min(max(0, s.queue.config.backoff(a.Failures+1)), MaxDelay) })
+		c.monitor.call(func() { pause = min(max(0, s.queue.config.backoff(a.Failures+1, a.err)), MaxDelay) })
 	}
 	return s.endAndTakeNext(a, outcome, pause, e.Took)
 }

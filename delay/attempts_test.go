@@ -199,11 +199,11 @@ func TestServe_ARecordOfNoEndsLeavesTheMessageOfATask(t *testing.T) {
 
 func TestServe_AHugeBackoffIsTheLongestDelay(t *testing.T) {
 	t.Parallel()
-	for name, backoff := range map[string]func(int) time.Duration{
+	for name, backoff := range map[string]func(int, error) time.Duration{
 		"doubled": delay.Backoff(math.MaxInt64/2+1, math.MaxInt64),
 		"longest": delay.Backoff(math.MaxInt64, math.MaxInt64),
-		"late":    func(int) time.Duration { return math.MaxInt64 - 1000 },
-		"at once": func(int) time.Duration { return math.MinInt64 },
+		"late":    func(int, error) time.Duration { return math.MaxInt64 - 1000 },
+		"at once": func(int, error) time.Duration { return math.MinInt64 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

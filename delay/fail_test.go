@@ -106,3 +106,33 @@ func TestLosses_ALateFailureForGoodCountsWhileItsTokenIsTheLast(t *testing.T) {
 	recorded, _ = p.work(5, 0, "failed", "a", a.token, "no")
 	require.Zero(t, recorded)
 }
+
+// A backoff may follow what the server that refused the call has said.
+func TestWithRetry_TheBackoffGetsTheError(t *testing.T) {
+	t.Parallel()
+	ended := make(chan delay.Event, 10)
+	c := newClient(t, redistest.Shared(t).Client(t), delay.WithHooks(delay.Hooks{Ended: func(e delay.Event) { ended <- e }}))
+	busy := errors.New("busy for an hour")
+	q := c.Queue(redistest.Name(t), delay.WithRetry(9, func(failures int, err error) time.Duration {
+		if errors.Is(err, busy) {
+			return time.Duration(failures) * time.Hour
+		}
+		if !strings.Contains(err.Error(), "a fault") {
+			t.Errorf("error %v of a panic", err)
+		}
+		return 0
+	}))
+	serve(t, q, 1, func(_ context.Context, task *delay.Task) error {
+		if task.Failures == 0 {
+			panic("a fault")
+		}
+		return fmt.Errorf("call: %w", busy)
+	})
+	require.NoError(t, q.Schedule(t.Context(), "a", 0, nil))
+	require.Equal(t, delay.Retried, (<-ended).Outcome)
+	require.ErrorIs(t, (<-ended).Err, busy)
+	redistest.Poll(t, func() bool {
+		s, err := q.State(t.Context(), "a")
+		return err == nil && s.Failures == 2 && s.In > 2*time.Hour-time.Minute
+	})
+}

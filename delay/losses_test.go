@@ -727,7 +727,7 @@ func TestBackoff_TheDefaultLastsForADay(t *testing.T) {
 	t.Parallel()
 	sum := time.Duration(0)
 	for failures := 1; failures < delay.DefaultAttempts; failures++ {
-		sum += delay.Backoff(time.Second, time.Hour)(failures)
+		sum += delay.Backoff(time.Second, time.Hour)(failures, nil)
 	}
 	require.InDelta(t, 24*time.Hour, sum, float64(time.Hour))
 	q := newClient(t, redistest.Shared(t).Client(t)).Queue(redistest.Name(t))

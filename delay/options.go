@@ -89,7 +89,7 @@ type QueueOption interface{ applyQueue(*queueConfig) error }
 type queueConfig struct {
 	lease    time.Duration
 	attempts int
-	backoff  func(failures int) time.Duration
+	backoff  func(failures int, err error) time.Duration
 	failed   int // tasks that are kept
 }
 
@@ -107,9 +107,10 @@ func WithLease(d time.Duration) QueueOption {
 }
 
 // WithRetry sets how often a task is attempted at most, 1 or more, if its handler returns errors, and the time until
-// the next attempt after a number of failures, 0 to MaxDelay; other times count as the nearer of these. The default is
-// DefaultAttempts and Backoff(time.Second, time.Hour): about a day.
-func WithRetry(attempts int, backoff func(failures int) time.Duration) QueueOption {
+// the next attempt, 0 to MaxDelay; other times count as the nearer of these. backoff gets the number of failures, 1 or
+// more, and the error of the last attempt: that of the handler, or one that describes its panic. Several calls may run
+// at a time. The default is DefaultAttempts and Backoff(time.Second, time.Hour): about a day.
+func WithRetry(attempts int, backoff func(failures int, err error) time.Duration) QueueOption {
 	return queueOption(func(c *queueConfig) error {
 		switch {
 		case attempts < 1:
@@ -135,9 +136,9 @@ func WithMaxFailed(tasks int) QueueOption {
 	})
 }
 
-// Backoff returns a backoff that begins with first and doubles up to longest.
-func Backoff(first, longest time.Duration) func(failures int) time.Duration {
-	return func(failures int) time.Duration {
+// Backoff returns a backoff that begins with first and doubles up to longest, whatever the error.
+func Backoff(first, longest time.Duration) func(failures int, err error) time.Duration {
+	return func(failures int, _ error) time.Duration {
 		d := first
 		for i := 1; i < failures; i++ {
 			if d > longest/2 { // the double may not exist

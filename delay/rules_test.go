@@ -416,8 +416,8 @@ func TestBackoff_DoublesUpToTheLongest(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
 	for failures, want := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 17: 65536 * time.Second, 18: day, 1000: day} {
-		require.Equal(t, want, delay.Backoff(time.Second, day)(failures), failures)
+		require.Equal(t, want, delay.Backoff(time.Second, day)(failures, nil), failures)
 	}
-	require.Equal(t, time.Second, delay.Backoff(time.Minute, time.Second)(1))
-	require.Equal(t, time.Duration(math.MaxInt64), delay.Backoff(time.Second, math.MaxInt64)(1000))
+	require.Equal(t, time.Second, delay.Backoff(time.Minute, time.Second)(1, nil))
+	require.Equal(t, time.Duration(math.MaxInt64), delay.Backoff(time.Second, math.MaxInt64)(1000, nil))
 }

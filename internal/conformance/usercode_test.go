@@ -410,7 +410,7 @@ func delayHooks(u *userCode, name string) {
 		Incident: func(delay.Incident) { at("Incident") },
 	}))
 	require.NoError(u, err)
-	q := c.Queue(u.name, delay.WithMaxFailed(1), delay.WithRetry(2, func(int) time.Duration {
+	q := c.Queue(u.name, delay.WithMaxFailed(1), delay.WithRetry(2, func(int, error) time.Duration {
 		at("backoff")
 		return time.Millisecond
 	}))

@@ -351,7 +351,7 @@ func (j *taskJudge) endOf(e *execution, t *taskState, r []string) {
 		t.leave(delay.Unknown, 0)
 	case "again":
 		t.failures++
-		pause := delay.Backoff(firstBackoff, lastBackoff)(t.failures)
+		pause := delay.Backoff(firstBackoff, lastBackoff)(t.failures, nil)
 		if t.failures >= taskAttempts || number(r[3]) != pause.Microseconds() {
 			j.faultf(e.at, "a task that failed runs again", "%d failures, again in %s us", t.failures, r[3])
 		}
