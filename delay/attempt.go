@@ -1,6 +1,7 @@
 package delay
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"time"
@@ -27,13 +28,14 @@ type Task struct {
 // attempt is a claimed task until its end is recorded.
 type attempt struct {
 	Task
-	headers string
-	due     time.Time // when it may begin
-	server  *server
-	key     string // the id of its lease
-	lease   *renewal.Lease
-	err     error  // of the handler, once it has returned
-	errText string // of err, if the task has failed; Redis keeps it
+	headers  string
+	attempts int       // at most, or 0 for those of the queue
+	due      time.Time // when it may begin
+	server   *server
+	key      string // the id of its lease
+	lease    *renewal.Lease
+	err      error  // of the handler, once it has returned
+	errText  string // of err, if the task has failed; Redis keeps it
 
 	// The mu of the server guards the fields below.
 	timer wheel.Timer // until it is due
@@ -131,7 +133,7 @@ func (s *server) outcome(a *attempt, err error) Outcome {
 		return Lost
 	case s.ctx.Err() != nil:
 		return HandedBack
-	case a.Failures+1 >= s.queue.config.attempts:
+	case a.Failures+1 >= cmp.Or(a.attempts, s.queue.config.attempts):
 		return Exhausted
 	default:
 		return Retried

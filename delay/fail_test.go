@@ -136,3 +136,56 @@ func TestWithRetry_TheBackoffGetsTheError(t *testing.T) {
 		return err == nil && s.Failures == 2 && s.In > 2*time.Hour-time.Minute
 	})
 }
+
+// The attempts of a task are its own, whatever becomes of it: it waits for another of its id, moves, fails and is retried.
+func TestWithAttempts_CountsForOneTask(t *testing.T) {
+	t.Parallel()
+	ended := make(chan delay.Event, 10)
+	c := newClient(t, redistest.Shared(t).Client(t), delay.WithHooks(delay.Hooks{
+		Headers: func(context.Context) string { return "12/3:trace" },
+		Ended:   func(e delay.Event) { ended <- e },
+	}))
+	q, ctx := c.Queue(redistest.Name(t), delay.WithRetry(2, delay.Backoff(0, 0))), t.Context()
+	begun, end := make(chan string, 10), make(chan struct{}, 10)
+	serve(t, q, 1, func(_ context.Context, task *delay.Task) error {
+		begun <- string(task.Payload)
+		<-end
+		return errors.New("no")
+	})
+	expect := func(payload string, outcomes ...delay.Outcome) {
+		t.Helper()
+		for _, outcome := range outcomes {
+			require.Equal(t, payload, <-begun)
+			end <- struct{}{}
+			e := <-ended
+			require.Equal(t, outcome, e.Outcome)
+			require.Equal(t, "12/3:trace", e.Headers)
+		}
+	}
+	require.NoError(t, q.Schedule(ctx, "a", 0, []byte("1:p"), delay.WithAttempts(1)))
+	expect("1:p", delay.Exhausted)
+	var s delay.State
+	redistest.Poll(t, func() bool {
+		var err error
+		s, err = q.State(ctx, "a")
+		return err == nil && s.Phase == delay.Failed
+	})
+	require.Equal(t, 1, s.Attempts)
+	retried, err := q.RetryFailed(ctx, "a")
+	require.True(t, retried && err == nil)
+	require.Equal(t, "1:p", <-begun)
+	require.NoError(t, q.Schedule(ctx, "a", time.Hour, []byte("p"), delay.WithAttempts(3), delay.WithMaxWait(2*time.Hour)))
+	end <- struct{}{}
+	require.Equal(t, delay.Exhausted, (<-ended).Outcome)
+	redistest.Poll(t, func() bool {
+		moved, err := q.Reschedule(ctx, "a", 0)
+		require.NoError(t, err)
+		return moved
+	})
+	expect("p", delay.Retried, delay.Retried, delay.Exhausted)
+	require.NoError(t, q.Schedule(ctx, "a", 0, nil, delay.WithAttempts(0)))
+	expect("", delay.Retried, delay.Exhausted)
+	s, err = q.State(ctx, "a")
+	require.NoError(t, err)
+	require.Zero(t, s.Attempts)
+}

@@ -154,8 +154,9 @@ func Backoff(first, longest time.Duration) func(failures int, err error) time.Du
 type ScheduleOption interface{ applySchedule(*scheduleConfig) }
 
 type scheduleConfig struct {
-	absent bool
-	most   time.Duration
+	absent   bool
+	most     time.Duration
+	attempts int
 }
 
 type scheduleOption func(*scheduleConfig)
@@ -171,4 +172,11 @@ func IfAbsent() ScheduleOption { return scheduleOption(func(c *scheduleConfig) {
 // without it is not bounded. 0 is no bound.
 func WithMaxWait(d time.Duration) ScheduleOption {
 	return scheduleOption(func(c *scheduleConfig) { c.most = d })
+}
+
+// WithAttempts sets how often the task is attempted at most, 1 or more, in place of the attempts of WithRetry; 0 stands
+// for these. It counts wherever the task is served, and for RetryFailed too. Reschedule refuses it: the task keeps its
+// attempts.
+func WithAttempts(n int) ScheduleOption {
+	return scheduleOption(func(c *scheduleConfig) { c.attempts = n })
 }

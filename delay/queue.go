@@ -131,13 +131,17 @@ func (q *Queue) edit(ctx context.Context, verb, id, at string, payload []byte, o
 		return false, argument.Error("payload", fmt.Sprint(len(payload), " bytes"), "must be at most 1 MiB")
 	case cfg.most < 0 || cfg.most > MaxDelay:
 		return false, argument.Error("WithMaxWait", cfg.most, "must be 0 to 87600h")
+	case cfg.attempts < 0:
+		return false, argument.Error("WithAttempts", cfg.attempts, "must be at least 0")
+	case cfg.attempts > 0 && verb == "move":
+		return false, argument.Error("WithAttempts", cfg.attempts, "must not be given to Reschedule")
 	}
 	e := &edit{verb: verb, id: id, at: at, mode: "replace", most: micros(cfg.most)}
 	if cfg.absent {
 		e.mode = "absent"
 	}
 	if verb == "schedule" {
-		e.text = q.client.taskText(ctx, payload)
+		e.text = q.client.taskText(ctx, payload, cfg.attempts)
 	}
 	if !q.client.gate.Enter() {
 		return false, operationError(verb, q.name, ErrClosed)
@@ -159,23 +163,28 @@ func (q *Queue) edit(ctx context.Context, verb, id, at string, payload []byte, o
 	return false, operationError(verb, q.name, err)
 }
 
-// taskText returns the headers and the payload of a task as Redis keeps them: "length:headers payload" without the
-// space; the length is empty if there are none.
-func (c *Client) taskText(ctx context.Context, payload []byte) string {
-	headers := c.monitor.headers(ctx)
-	if headers == "" {
-		return ":" + string(payload)
+// taskText returns the headers and the payload of a task as Redis keeps them: "length/attempts:headers payload" without
+// the space. The length is empty if there are none, and the attempts with their stroke if WithRetry decides.
+func (c *Client) taskText(ctx context.Context, payload []byte, attempts int) string {
+	headers, length := c.monitor.headers(ctx), ""
+	if headers != "" {
+		length = strconv.Itoa(len(headers))
 	}
-	return strconv.Itoa(len(headers)) + ":" + headers + string(payload)
+	if attempts > 0 {
+		length += "/" + strconv.Itoa(attempts)
+	}
+	return length + ":" + headers + string(payload)
 }
 
 // readTask reads a task, which is "first:" and the text of taskText.
-func readTask(task string) (headers string, payload []byte) {
+func readTask(task string) (headers string, payload []byte, attempts int) {
 	_, text, _ := strings.Cut(task, ":")
-	length, rest, _ := strings.Cut(text, ":")
+	numbers, rest, _ := strings.Cut(text, ":")
+	length, limit, _ := strings.Cut(numbers, "/")
 	n, _ := strconv.Atoi(length)
 	n = min(max(n, 0), len(rest))
-	return rest[:n], []byte(rest[n:])
+	attempts, _ = strconv.Atoi(limit)
+	return rest[:n], []byte(rest[n:]), attempts
 }
 
 // micros returns d in microseconds, rounded up: a task is never early.

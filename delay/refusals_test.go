@@ -36,6 +36,8 @@ func TestQueue_RefusesBadInput(t *testing.T) {
 		"no option of a call":          schedule(q, nil),
 		"a negative wait":              schedule(q, delay.WithMaxWait(-1)),
 		"a wait above the longest":     schedule(q, delay.WithMaxWait(delay.MaxDelay+1)),
+		"negative attempts":            schedule(q, delay.WithAttempts(-1)),
+		"Reschedule: attempts":         second(q.Reschedule(ctx, "a", 0, delay.WithAttempts(1))),
 		"a negative delay":             q.Schedule(ctx, "a", -1, nil),
 		"a delay above the longest":    q.Schedule(ctx, "a", delay.MaxDelay+1, nil),
 		"no id":                        q.Schedule(ctx, "", 0, nil),

@@ -38,6 +38,7 @@ type State struct {
 	At time.Time
 	In time.Duration
 
+	Attempts int   // of WithAttempts, or 0 if WithRetry decides
 	Failures int   // attempts that returned an error or panicked
 	Losses   int   // attempts that had begun when their lease was lost
 	Token    int64 // of the last attempt, or 0
@@ -223,11 +224,11 @@ func readStates(r *redisconn.Reply, ids []string) ([]State, error) {
 	for _, id := range ids {
 		s := State{ID: id, Phase: Phase(read.text())}
 		at := read.number()
-		_, payload := readTask(read.text())
+		_, payload, attempts := readTask(read.text())
 		s.Failures, s.Losses = int(read.number()), int(read.number())
 		s.Token, s.Next, s.Error = read.number(), read.number() == 1, read.text()
 		if s.Phase != Unknown {
-			s.Payload = payload
+			s.Payload, s.Attempts = payload, attempts
 			s.At, s.In = time.UnixMicro(at), time.Duration(at-now)*time.Microsecond
 		}
 		states = append(states, s)

@@ -184,7 +184,7 @@ func readClaim(r *redisconn.Reply, now time.Time) (claimReply, error) {
 		a.due = now.Add(time.Duration(read.number()) * time.Microsecond)
 		a.Failures, a.Losses = int(read.number()), int(read.number())
 		a.Token, a.told = read.number(), read.number() == 1
-		a.headers, a.Payload = readTask(task)
+		a.headers, a.Payload, a.attempts = readTask(task)
 		reply.found = append(reply.found, a)
 	}
 	if read.bad || !known {

@@ -15,7 +15,7 @@ KEYS     1 due (zset: id of a pending task -> the instant, us of the server's cl
          9 waiting (zset: process that waits for tasks -> when it entered the list)
 ARGV     1 number of the call   2 how long its record stays, ms   3 command that wakes   4 channel of the queue; those of the processes
          that wait have a colon and the process besides, and for each request
-           "schedule", id, us from now, or "@" and the instant, mode, most us from the first schedule or 0, "length:headers payload"
+           "schedule", id, us from now, or "@" and the instant, mode, most us from the first schedule or 0, task without its first field
              mode: "replace", or "absent" to keep a task that is pending, or claimed and not cancelled
            "cancel", id, "", "", "", ""
            "move", id, as for schedule, "", most us from the first schedule or 0, ""

@@ -1,5 +1,5 @@
--- A task is "first:length:headers payload" without the space: the instant at which it was first scheduled, if that bounds its delay, and
--- the length of the headers, each empty if there is none.
+-- A task is "first:length/attempts:headers payload" without the space: the instant at which it was first scheduled, if that bounds its
+-- delay, the length of the headers, and how often it is attempted at most, each empty if there is none; so is the stroke.
 
 -- attempt_of reads an attempt: "failures:losses:token", and ":x" if the task was cancelled while it ran, ":" if its lease was lost and
 -- nothing has happened to it since, or "!" and the error of the handler with which it has failed. A task that was never claimed has none.
