@@ -67,31 +67,31 @@ type edit struct {
 func (q *Queue) Schedule(
 	ctx context.Context, id string, delay time.Duration, payload []byte, opts ...ScheduleOption,
 ) error {
-	if delay < 0 || delay > MaxDelay {
-		return argument.Error("delay", delay, "must be 0 to 87600h")
+	at, err := after(delay)
+	if err == nil {
+		_, err = q.edit(ctx, "schedule", id, at, payload, opts)
 	}
-	_, err := q.edit(ctx, "schedule", id, micros(delay), payload, opts)
 	return err
 }
 
 // ScheduleAt is Schedule for a time, which the clock of Redis reaches. A task whose time has passed runs at once,
 // and is late since then.
 func (q *Queue) ScheduleAt(ctx context.Context, id string, t time.Time, payload []byte, opts ...ScheduleOption) error {
-	if t.Before(time.UnixMicro(0)) || t.After(time.UnixMicro(1<<52)) {
-		return argument.Error("time", t, "must be 1970 to 2112")
+	at, err := instant(t)
+	if err == nil {
+		_, err = q.edit(ctx, "schedule", id, at, payload, opts)
 	}
-	at := t.Add(time.Microsecond - 1).UnixMicro() // a task is never early
-	_, err := q.edit(ctx, "schedule", id, "@"+strconv.FormatInt(at, 10), payload, opts)
 	return err
 }
 
 // Reschedule makes a pending task run delay from now, with the payload that it has, and reports whether there was one.
 // A claimed task is not pending; one that was scheduled meanwhile is. For errors see Schedule.
 func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration, opts ...ScheduleOption) (bool, error) {
-	if delay < 0 || delay > MaxDelay {
-		return false, argument.Error("delay", delay, "must be 0 to 87600h")
+	at, err := after(delay)
+	if err != nil {
+		return false, err
 	}
-	return q.edit(ctx, "move", id, micros(delay), nil, opts)
+	return q.edit(ctx, "move", id, at, nil, opts)
 }
 
 // Cancel removes a pending task, and reports whether it did: then no attempt of that task begins. For a claimed task it
@@ -112,29 +112,71 @@ func (q *Queue) DeleteFailed(ctx context.Context, id string) (bool, error) {
 	return q.edit(ctx, "forget", id, "", nil, nil)
 }
 
+// after returns a delay as the script takes it.
+func after(delay time.Duration) (string, error) {
+	if delay < 0 || delay > MaxDelay {
+		return "", argument.Error("delay", delay, "must be 0 to 87600h")
+	}
+	return micros(delay), nil
+}
+
+// instant returns a time as the script takes it.
+func instant(t time.Time) (string, error) {
+	if t.Before(time.UnixMicro(0)) || t.After(time.UnixMicro(1<<52)) {
+		return "", argument.Error("time", t, "must be 1970 to 2112")
+	}
+	return "@" + strconv.FormatInt(t.Add(time.Microsecond-1).UnixMicro(), 10), nil // a task is never early
+}
+
 func (q *Queue) edit(ctx context.Context, verb, id, at string, payload []byte, opts []ScheduleOption) (bool, error) {
-	var cfg scheduleConfig
+	cfg, err := q.scheduleConfig(ctx, verb, opts)
+	if err != nil {
+		return false, err
+	}
+	e, err := q.newEdit(ctx, cfg, verb, id, at, payload)
+	if err != nil {
+		return false, err
+	}
+	if !q.client.gate.Enter() {
+		return false, operationError(verb, q.name, ErrClosed)
+	}
+	defer q.client.gate.Leave()
+	_, err = q.client.edits.Wait(ctx, q.tag, e)
+	return q.edited(ctx, e, err)
+}
+
+// scheduleConfig checks what the requests of a call have in common, and returns their options.
+func (q *Queue) scheduleConfig(ctx context.Context, verb string, opts []ScheduleOption) (c scheduleConfig, err error) {
 	for _, o := range opts {
 		if o == nil {
-			return false, argument.Nil("option")
+			return c, argument.Nil("option")
 		}
-		o.applySchedule(&cfg)
+		o.applySchedule(&c)
 	}
 	switch {
 	case q.err != nil:
-		return false, q.err
+		return c, q.err
 	case ctx == nil:
-		return false, argument.Nil("context")
+		return c, argument.Nil("context")
+	case c.most < 0 || c.most > MaxDelay:
+		return c, argument.Error("WithMaxWait", c.most, "must be 0 to 87600h")
+	case c.attempts < 0:
+		return c, argument.Error("WithAttempts", c.attempts, "must be at least 0")
+	case c.attempts > 0 && verb == "move":
+		return c, argument.Error("WithAttempts", c.attempts, "must not be given to Reschedule")
+	}
+	return c, nil
+}
+
+// newEdit returns a request. at is when the task is to run, as the script takes it.
+func (q *Queue) newEdit(
+	ctx context.Context, cfg scheduleConfig, verb, id, at string, payload []byte,
+) (*edit, error) {
+	switch {
 	case id == "" || len(id) > MaxID:
-		return false, argument.Error("id", scripts.Quote(id), "must be 1 to 1024 bytes")
+		return nil, argument.Error("id", scripts.Quote(id), "must be 1 to 1024 bytes")
 	case len(payload) > MaxPayload:
-		return false, argument.Error("payload", fmt.Sprint(len(payload), " bytes"), "must be at most 1 MiB")
-	case cfg.most < 0 || cfg.most > MaxDelay:
-		return false, argument.Error("WithMaxWait", cfg.most, "must be 0 to 87600h")
-	case cfg.attempts < 0:
-		return false, argument.Error("WithAttempts", cfg.attempts, "must be at least 0")
-	case cfg.attempts > 0 && verb == "move":
-		return false, argument.Error("WithAttempts", cfg.attempts, "must not be given to Reschedule")
+		return nil, argument.Error("payload", fmt.Sprint(len(payload), " bytes"), "must be at most 1 MiB")
 	}
 	e := &edit{verb: verb, id: id, at: at, mode: "replace", most: micros(cfg.most)}
 	if cfg.absent {
@@ -143,15 +185,15 @@ func (q *Queue) edit(ctx context.Context, verb, id, at string, payload []byte, o
 	if verb == "schedule" {
 		e.text = q.client.taskText(ctx, payload, cfg.attempts)
 	}
-	if !q.client.gate.Enter() {
-		return false, operationError(verb, q.name, ErrClosed)
-	}
-	defer q.client.gate.Leave()
-	e, err := q.client.edits.Wait(ctx, q.tag, e)
+	return e, nil
+}
+
+// edited counts a request that has ended, and returns its result.
+func (q *Queue) edited(ctx context.Context, e *edit, err error) (bool, error) {
 	switch {
 	case err == nil:
 		if e.done {
-			q.client.monitor.edited(verb)
+			q.client.monitor.edited(e.verb)
 		}
 		return e.done, nil
 	case ctx.Err() != nil && err == ctx.Err(): //nolint:errorlint // only the bare error of the group
@@ -160,7 +202,7 @@ func (q *Queue) edit(ctx context.Context, verb, id, at string, payload []byte, o
 	if ctx.Err() == nil {
 		q.client.monitor.failed(err)
 	}
-	return false, operationError(verb, q.name, err)
+	return false, operationError(e.verb, q.name, err)
 }
 
 // taskText returns the headers and the payload of a task as Redis keeps them: "length/attempts:headers payload" without

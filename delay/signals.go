@@ -69,7 +69,7 @@ type Stats struct {
 	// last 5 s. A Client that only schedules does not know it.
 	Overdue time.Duration
 
-	Scheduled int64 // calls of Schedule, ScheduleAt and Reschedule that took effect
+	Scheduled int64 // calls of Schedule, ScheduleAt and Reschedule that took effect, and tasks of ScheduleAll
 	Cancelled int64 // calls of Cancel that removed a task
 
 	Done, Retried, Exhausted, HandedBack, Lost int64 // attempts, by Outcome

@@ -229,8 +229,8 @@ var doNotWait = map[string]string{
 	"redislock.QuorumMutex": "TryLock",
 	"redislock.RWMutex":     "Downgrade TryLock TryRLock",
 	"delay.Client":          "Check Close",
-	"delay.Queue": "Cancel DeleteFailed FailedTasks PendingTasks Reschedule RetryFailed Schedule ScheduleAt " +
-		"State",
+	"delay.Queue": "Cancel DeleteFailed FailedTasks PendingTasks Reschedule RetryFailed Schedule ScheduleAll " +
+		"ScheduleAt State",
 	"ratelimit":         "ContextWithReservation ReservationFromContext",
 	"ratelimit.All":     "Allow AllowN Peek TryReserve",
 	"ratelimit.Client":  "Check Close",
