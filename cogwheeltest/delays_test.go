@@ -32,6 +32,7 @@ func TestDelays(t *testing.T) {
 		"a late copy of a call claims no task":           lateCopyOfAClaim,
 		"tasks are overdue behind handlers that hang":    tasksBehindHandlersThatHang,
 		"a task that another process runs is in time":    taskOfAnotherProcess,
+		"a paused queue runs when it is resumed":         pausedQueue,
 	})
 }
 
@@ -115,6 +116,24 @@ func orderIsRescheduled(t *testing.T, w *world) {
 	requireAt(t, 3*time.Second, first)
 	require.Equal(t, "order-8", second.ID)
 	requireAt(t, 20*time.Minute, second)
+}
+
+// A message of Resume wakes the process that serves, which otherwise asks at its next poll.
+func pausedQueue(t *testing.T, w *world) {
+	attempts, end := serve(t, w, 1, succeed)
+	defer end()
+	orders := w.delays[0].Queue("orders")
+	paused, err := orders.Pause(w.ctx)
+	require.NoError(t, err)
+	require.True(t, paused)
+	require.NoError(t, orders.Schedule(w.ctx, "order-7", time.Minute, nil))
+	requireNoMore(t, attempts)
+	require.Equal(t, 1, w.delays[1].Stats().Paused)
+	require.Greater(t, w.delays[1].Stats().Overdue, 8*time.Minute)
+	resumed, err := orders.Resume(w.ctx)
+	require.NoError(t, err)
+	require.True(t, resumed)
+	requireAt(t, 10*time.Minute, <-attempts)
 }
 
 func debounceEnds(t *testing.T, w *world) {
@@ -218,7 +237,7 @@ func taskOfLostReplies(t *testing.T, w *world) {
 // The second call finds the record of one that claimed nothing, and its own record tells the copy of the first one apart.
 func lateCopyOfAClaim(t *testing.T, w *world) {
 	var keys []string
-	for _, part := range []string{"due", "tasks", "attempts", "running", "later", "failed", "claims:1", "token", "since", "waiting"} {
+	for _, part := range []string{"due", "tasks", "attempts", "running", "later", "failed", "claims:1", "token", "since", "waiting", "paused"} {
 		keys = append(keys, scripts.DelayKey("orders", part))
 	}
 	claim := func(number int) []any {

@@ -145,6 +145,9 @@ func keysOf(name string) (keys []string) {
 	return keys
 }
 
+// pausedKey returns the key that a queue has while it is paused.
+func pausedKey(name string) string { return scripts.DelayKey(name, "paused") }
+
 // recordKey returns the key in which Redis keeps the last call of this process.
 func (c *Client) recordKey(name, kind string) string {
 	return scripts.DelayKey(name, kind+":"+c.process)

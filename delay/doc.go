@@ -28,7 +28,7 @@
 //
 // # What it does not promise
 //
-//   - That a task runs at its time while all workers are busy, or no process serves the queue.
+//   - That a task runs at its time while all workers are busy, no process serves the queue, or it is paused.
 //   - An order of tasks that are due at the same time.
 //   - That Redis keeps its data: a failover can lose the last writes. See docs/operations.md.
 //

@@ -128,6 +128,19 @@ func instant(t time.Time) (string, error) {
 	return "@" + strconv.FormatInt(t.Add(time.Microsecond-1).UnixMicro(), 10), nil // a task is never early
 }
 
+// Pause has no process claim a task of the queue until Resume, and reports whether it was not paused. Tasks that are
+// claimed run, and all else goes on: Schedule and Cancel, and what Serve does for tasks whose lease has ended. A pause
+// does not expire; if Redis loses it, the queue runs again. For errors see Schedule.
+func (q *Queue) Pause(ctx context.Context) (bool, error) {
+	return q.edit(ctx, "pause", "", "", nil, nil)
+}
+
+// Resume ends a pause, and reports whether there was one. Processes that serve the queue begin tasks that are due as
+// soon as a message reaches them, and otherwise at their next poll. For errors see Schedule.
+func (q *Queue) Resume(ctx context.Context) (bool, error) {
+	return q.edit(ctx, "resume", "", "", nil, nil)
+}
+
 func (q *Queue) edit(ctx context.Context, verb, id, at string, payload []byte, opts []ScheduleOption) (bool, error) {
 	cfg, err := q.scheduleConfig(ctx, verb, opts)
 	if err != nil {
@@ -172,8 +185,8 @@ func (q *Queue) scheduleConfig(ctx context.Context, verb string, opts []Schedule
 func (q *Queue) newEdit(
 	ctx context.Context, cfg scheduleConfig, verb, id, at string, payload []byte,
 ) (*edit, error) {
-	switch {
-	case id == "" || len(id) > MaxID:
+	switch isOfQueue := verb == "pause" || verb == "resume"; {
+	case id == "" && !isOfQueue || len(id) > MaxID:
 		return nil, argument.Error("id", scripts.Quote(id), "must be 1 to 1024 bytes")
 	case len(payload) > MaxPayload:
 		return nil, argument.Error("payload", fmt.Sprint(len(payload), " bytes"), "must be at most 1 MiB")
@@ -250,7 +263,7 @@ func (c *Client) buildEdits(name string, batch []*waitqueue.Waiter[*edit]) waitq
 		args = append(args, e.verb, e.id, e.at, e.mode, e.most, e.text)
 	}
 	keys := append(keysOf(name), c.recordKey(name, "edits"), scripts.DelayKey(name, "since"),
-		scripts.DelayKey(name, "waiting"))
+		scripts.DelayKey(name, "waiting"), pausedKey(name))
 	return waitqueue.Attempt{
 		Call: calls.Call{Call: scripts.DelayEdit.Call(keys, args...)},
 		Read: func(r redisconn.Reply) (time.Duration, error) { return readEdits(sent, r) },

@@ -50,6 +50,7 @@ type server struct {
 	running    int                 // workers
 	took       time.Duration       // by a handler, a moving average
 	notes      []note              // to be recorded
+	paused     bool                // the queue, as of the last call
 	checked    bool                // a call has found that the keys are of their types
 	sent       *claim              // the call that Redis has not answered
 	more       bool                // the last call claimed as many tasks as it wanted

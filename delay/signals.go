@@ -65,8 +65,10 @@ type Stats struct {
 	Running int // handlers that run now
 	Claimed int // tasks that this process has claimed, with those that run
 
-	// Overdue is how late the oldest task is that has not begun, or 0: of the queues that this Client serves, as of the
-	// last 5 s. A Client that only schedules does not know it.
+	Paused int // queues that this Client serves and that are paused, as of its last query; see Pause
+
+	// Overdue is how late the oldest task is that has not begun, or 0: of the queues that this Client serves, paused or
+	// not, as of the last 5 s. A Client that only schedules does not know it.
 	Overdue time.Duration
 
 	Scheduled int64 // calls of Schedule, ScheduleAt and Reschedule that took effect, and tasks of ScheduleAll
@@ -214,6 +216,9 @@ func (c *Client) Stats() Stats {
 	for _, one := range servers {
 		one.mu.Lock()
 		s.Claimed += one.heldLocked()
+		if one.paused {
+			s.Paused++
+		}
 		s.Overdue = max(s.Overdue, one.overdueLocked(now))
 		one.mu.Unlock()
 	}

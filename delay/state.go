@@ -44,6 +44,8 @@ type State struct {
 	Token    int64 // of the last attempt, or 0
 	Next     bool  // the task is claimed, and another of its id is scheduled for afterwards
 
+	Paused bool // the queue; see Pause
+
 	// Error is the text of the error with which the last attempt of a failed task ended, cut to 512 bytes. It is empty
 	// if the task has failed by losses of its lease.
 	Error string
@@ -200,7 +202,7 @@ func (q *Queue) states(ctx context.Context, ids []string) ([]State, error) {
 		for i, id := range ids {
 			args[i] = id
 		}
-		return scripts.DelayState.Call(keysOf(q.name), args...)
+		return scripts.DelayState.Call(append(keysOf(q.name), pausedKey(q.name)), args...)
 	}})
 	if !answered {
 		return nil, operationError("state", q.name, conventions.Cause(ctx))
@@ -219,10 +221,10 @@ func readStates(r *redisconn.Reply, ids []string) ([]State, error) {
 		return nil, err
 	}
 	read := fieldReader{fields: reply}
-	now := read.number()
+	now, paused := read.number(), read.number() == 1
 	var states []State
 	for _, id := range ids {
-		s := State{ID: id, Phase: Phase(read.text())}
+		s := State{ID: id, Phase: Phase(read.text()), Paused: paused}
 		at := read.number()
 		_, payload, attempts := readTask(read.text())
 		s.Failures, s.Losses = int(read.number()), int(read.number())

@@ -48,7 +48,8 @@ func (c *Client) buildClaim(name string, batch []*waitqueue.Waiter[*server]) wai
 		args = append(args, words[e.outcome], e.attempt.ID, e.attempt.Token, detail)
 	}
 	key := func(part string) string { return scripts.DelayKey(name, part) }
-	keys := append(keysOf(name), c.recordKey(name, "claims"), key("token"), key("since"), key("waiting"))
+	keys := append(keysOf(name), c.recordKey(name, "claims"), key("token"), key("since"), key("waiting"),
+		pausedKey(name))
 	return waitqueue.Attempt{
 		Call: calls.Call{Call: scripts.DelayWork.Call(keys, args...)},
 		Read: func(r redisconn.Reply) (time.Duration, error) { return c.readWork(s, next, r) },
@@ -75,7 +76,7 @@ func (c *Client) readWork(s *server, call *claim, r redisconn.Reply) (time.Durat
 	s.trouble.Answered()
 	s.mu.Lock()
 	found := reply.found
-	s.checked = true
+	s.checked, s.paused = true, reply.paused
 	s.oldestDue, s.answeredAt = reply.oldest, reply.at
 	s.more = call.wanted > 0 && len(found) == call.wanted
 	if reply.careful {
@@ -154,6 +155,7 @@ type claimReply struct {
 	event     time.Duration // until the next one, or negative
 	read      int           // ends of attempts, from the first one; beginnings do not count
 	careful   bool
+	paused    bool
 	incidents []Incident // without the name of the queue
 	oldest    time.Time  // when the first of the pending tasks that are left is due, or far in the future
 	place     int
@@ -172,7 +174,9 @@ func readClaim(r *redisconn.Reply, now time.Time) (claimReply, error) {
 	read := fieldReader{fields: fields}
 	reply := claimReply{at: now, event: read.micros()}
 	read.number() // of the ends that were recorded
-	reply.read, reply.careful = int(read.number()), read.number() == 1
+	reply.read = int(read.number())
+	flag := read.number()
+	reply.careful, reply.paused = flag == 1, flag == 2
 	incidents, known := readIncidents(read.text())
 	reply.incidents = incidents
 	reply.oldest = now.Add(time.Duration(min(read.number(), int64(MaxDelay/time.Microsecond))) * time.Microsecond)

@@ -46,15 +46,15 @@ Commands:
     inspect NAME   shows what exists under a name: which kind of object, its holders, waiters, permits, limit or tasks
     permits NAME   shows a semaphore: permits that are free and held, and until when
     limit NAME     shows a rate limit: the limit and what is left of it
-    tasks NAME     lists the tasks of a queue of package delay: claimed, pending and failed ones
+    tasks NAME     lists the tasks of a queue of package delay: claimed, pending and failed ones; it also pauses a queue
     unlock NAME    frees a lock whose holder is known to be dead
     check          tells whether the library can work with this Redis, as this user, and what to do if it cannot
     bench          measures this server: round trip, locks and limiter decisions per second
     version        shows the version of this tool
     help           shows this text; cogwheel COMMAND -h shows the flags of a command
 
-list, inspect, permits, limit and tasks change nothing in Redis. check and bench use keys of their own, which are gone
-when they end.
+list, inspect, permits, limit and tasks NAME change nothing in Redis. check and bench use keys of their own, which are
+gone when they end.
 
 The environment variable REDIS_URL says which Redis:
 
@@ -94,11 +94,12 @@ func (e usageError) Error() string { return string(e) }
 type command struct {
 	usage    string
 	about    string
-	needName bool // exactly one
-	mayName  bool // one or none
-	names    bool // any number
-	offline  bool // without Redis
-	paged    bool // the timeout is that of a page
+	needName bool     // exactly one
+	mayName  bool     // one or none
+	names    bool     // any number
+	verbs    []string // words that may precede the name
+	offline  bool     // without Redis
+	paged    bool     // the timeout is that of a page
 	flags    func(*flag.FlagSet, *options)
 	run      func(context.Context, *tool) error
 }
@@ -172,9 +173,11 @@ var commands = map[string]command{
 		},
 	},
 	"tasks": {
-		usage: "tasks [--json] [--rows N] NAME", needName: true, run: tasks,
+		usage: "tasks [--json] [--rows N] [pause | resume] NAME", needName: true, run: tasks,
+		verbs: []string{"pause", "resume"},
 		about: "Lists the tasks of a queue of package delay: claimed ones by the ends of their leases, pending ones\n" +
-			"by due time, and failed ones from the oldest. A list is no snapshot. It changes nothing in Redis.",
+			"by due time, and failed ones from the oldest. A list is no snapshot. It changes nothing in Redis.\n\n" +
+			"With pause, no process claims a task of the queue until resume. Tasks that are claimed run.",
 		flags: func(f *flag.FlagSet, o *options) {
 			f.IntVar(&o.rows, "rows", 100, "how many tasks of each kind to show at most")
 		},
@@ -213,6 +216,7 @@ var commands = map[string]command{
 type tool struct {
 	options
 	name  string
+	verb  string   // of verbs
 	names []string // of check
 	rdb   redis.UniversalClient
 	out   io.Writer
@@ -254,6 +258,9 @@ func runCommand(ctx context.Context, name string, args []string, redisURL string
 	operands, err := t.parse(c, name, args)
 	if err != nil {
 		return err
+	}
+	if len(operands) == 2 && slices.Contains(c.verbs, operands[0]) {
+		t.verb, operands = operands[0], operands[1:]
 	}
 	switch {
 	case c.needName && (len(operands) != 1 || operands[0] == ""):

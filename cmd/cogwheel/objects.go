@@ -129,7 +129,7 @@ type traces struct {
 	ttl                                  time.Duration
 	mode, rate                           bool // fields of a hash
 	queue, token, leases, fence, fairSem bool // other keys of the name
-	tasks                                bool
+	tasks, paused                        bool
 }
 
 // find returns the objects that exist under a name. Only what reads from Redis is sent.
@@ -172,7 +172,7 @@ func (t *tool) find(ctx context.Context) ([]object, error) {
 	if seen.fairSem {
 		add(t.semaphore(ctx, kindFairSem, seen))
 	}
-	if seen.tasks {
+	if seen.tasks || seen.paused {
 		add(t.queue(ctx))
 	}
 	return found, err
@@ -188,6 +188,7 @@ func (t *tool) look(ctx context.Context) (seen traces, err error) {
 		exist[scripts.SuffixName(t.name, "fence")] = &seen.fence
 		exist[scripts.SuffixName(t.name, "fair:permits")] = &seen.fairSem
 		exist[scripts.DelayKey(t.name, "tasks")] = &seen.tasks
+		exist[scripts.DelayKey(t.name, "paused")] = &seen.paused
 	} else if _, ok := parseLimiter(t.name); !ok { // keys of a Limiter have no others
 		return seen, usageError(fmt.Sprintf("%s can be no name: %s", scripts.Quote(t.name), refused.Reason))
 	}

@@ -24,6 +24,7 @@ type queueState struct {
 	Claimed int64   `json:"claimed"`
 	Failed  int64   `json:"failed"`
 	Next    *millis `json:"next_due_ms,omitempty"` // until the first pending task is due; negative if it is overdue
+	Paused  *millis `json:"paused_ms,omitempty"`   // since when it is paused
 	Tasks   []task  `json:"tasks,omitempty"`       // of the command tasks
 
 	// Subscribers are the connections that listen for tasks that are due earlier: one for each process that serves.
@@ -54,6 +55,10 @@ type task struct {
 func tasks(ctx context.Context, t *tool) error {
 	if t.rows < 1 {
 		return usageError("--rows must be at least 1")
+	}
+	switch t.verb {
+	case "pause", "resume":
+		return t.pause(ctx)
 	}
 	found, err := t.find(ctx)
 	if err != nil {
@@ -97,6 +102,9 @@ func (t *tool) queue(ctx context.Context) (object, error) {
 			return o, err
 		}
 	}
+	if err := t.paused(ctx, found); err != nil {
+		return o, err
+	}
 	if err := t.running(ctx, found); err != nil {
 		return o, err
 	}
@@ -109,6 +117,17 @@ func (t *tool) queue(ctx context.Context) (object, error) {
 		found.Next = &next
 	}
 	return o, nil
+}
+
+// paused reads since when a queue is paused.
+func (t *tool) paused(ctx context.Context, s *queueState) error {
+	since, err := t.rdb.HGet(ctx, scripts.DelayKey(t.name, "paused"), "").Int64()
+	if errors.Is(err, redis.Nil) {
+		return nil
+	}
+	ago := millis((time.Duration(max(0, s.now-since)) * time.Microsecond).Milliseconds())
+	s.Paused = &ago
+	return err
 }
 
 // first returns the first n members of a part of a queue.
@@ -283,11 +302,18 @@ func (s *queueState) counts() string {
 	if s.Overdue > 0 {
 		overdue = fmt.Sprintf(" (%d overdue)", s.Overdue)
 	}
-	return fmt.Sprintf("%d pending%s, %d claimed, %d failed", s.Pending, overdue, s.Claimed, s.Failed)
+	paused := ""
+	if s.Paused != nil {
+		paused = "; paused"
+	}
+	return fmt.Sprintf("%d pending%s, %d claimed, %d failed%s", s.Pending, overdue, s.Claimed, s.Failed, paused)
 }
 
 func (s *queueState) show(l lines) {
 	l.add("tasks", s.counts())
+	if s.Paused != nil {
+		l.add("paused", "for "+s.Paused.String()+": no process claims a task")
+	}
 	if s.Next != nil {
 		l.add("next", s.Next.due())
 	}

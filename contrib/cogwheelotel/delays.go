@@ -92,6 +92,8 @@ func (t *Telemetry) ObserveDelays(name string, c *delay.Client) (metric.Registra
 	o.gauge("running", "{task}", "Handlers that run.", func(s *delay.Stats) int64 { return int64(s.Running) })
 	o.gauge("claimed", "{task}", "Tasks that this process has claimed, with those that run.",
 		func(s *delay.Stats) int64 { return int64(s.Claimed) })
+	o.gauge("paused", "{queue}", "Queues that are served and paused.",
+		func(s *delay.Stats) int64 { return int64(s.Paused) })
 	o.duration("oldest_overdue", "How late the oldest task of the served queues is that has not begun.",
 		func(s *delay.Stats) float64 { return s.Overdue.Seconds() })
 	o.counter("scheduled", "{call}", "Calls of Schedule, ScheduleAt and Reschedule that took effect.",

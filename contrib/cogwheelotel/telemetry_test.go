@@ -508,6 +508,7 @@ func TestObserve_ExportsTheStats(t *testing.T) {
 		"cogwheel.task.scheduled":      {client("tasks"), 2},
 		"cogwheel.task.cancelled":      {client("tasks"), 0},
 		"cogwheel.task.last_error":     {client("tasks"), 0},
+		"cogwheel.task.paused":         {client("tasks"), 0},
 		"cogwheel.task.oldest_overdue": {client("tasks"), 0},
 		"cogwheel.task.renewal.leases": {client("tasks"), 1},
 		"cogwheel.renewal.leases":      {map[string]any{"cogwheel.renewer.name": "leases"}, 0},
@@ -588,7 +589,7 @@ func TestObserve_NumbersAreZeroAfterClose(t *testing.T) {
 		seen++
 		require.Zero(t, points(t, m)[0].value, name)
 	}
-	require.Equal(t, 14, seen)
+	require.Equal(t, 15, seen)
 	for _, r := range p.registrations {
 		require.NoError(t, r.Unregister())
 	}

@@ -214,6 +214,7 @@ func TestCollectors_ExportTheStats(t *testing.T) {
 		"cogwheel_delay_serving":                      1,
 		"cogwheel_delay_running":                      1,
 		"cogwheel_delay_claimed":                      1,
+		"cogwheel_delay_paused":                       0,
 		"cogwheel_delay_oldest_overdue_seconds":       0,
 		"cogwheel_delay_scheduled_total":              3,
 		"cogwheel_delay_cancelled_total":              1,

@@ -18,6 +18,8 @@ func NewDelayCollector(c *delay.Client, name string) prometheus.Collector {
 		func(s *delay.Stats) float64 { return float64(s.Running) })
 	t.gauge("claimed", "Tasks that this process has claimed, with those that run.",
 		func(s *delay.Stats) float64 { return float64(s.Claimed) })
+	t.gauge("paused", "Queues that are served and paused.",
+		func(s *delay.Stats) float64 { return float64(s.Paused) })
 	t.gauge("oldest_overdue_seconds", "How late the oldest task of the served queues is that has not begun.",
 		func(s *delay.Stats) float64 { return s.Overdue.Seconds() })
 	t.counter("scheduled_total", "Calls of Schedule, ScheduleAt and Reschedule that took effect.",

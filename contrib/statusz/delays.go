@@ -7,6 +7,7 @@ type delayStatus struct {
 	Serving    int           `json:"serving"` // queues
 	Running    int           `json:"running"`
 	Claimed    int           `json:"claimed"`
+	Paused     int           `json:"paused"` // queues
 	Overdue    seconds       `json:"overdue_seconds"`
 	Scheduled  int64         `json:"scheduled"`
 	Cancelled  int64         `json:"cancelled"`
@@ -29,7 +30,8 @@ func Delays(name string, c interface{ Stats() delay.Stats }) Source {
 	return newSource(c.Stats, func(p *page, _ int) {
 		s := c.Stats()
 		p.Delays = append(p.Delays, delayStatus{
-			Name: name, Serving: s.Serving, Running: s.Running, Claimed: s.Claimed, Overdue: seconds(s.Overdue),
+			Name: name, Serving: s.Serving, Running: s.Running, Claimed: s.Claimed, Paused: s.Paused,
+			Overdue:   seconds(s.Overdue),
 			Scheduled: s.Scheduled, Cancelled: s.Cancelled,
 			Done: s.Done, Retried: s.Retried, Exhausted: s.Exhausted, HandedBack: s.HandedBack, Lost: s.Lost,
 			LostOften: s.LostTooOften, Deleted: s.Deleted, NoPayload: s.NoPayload,

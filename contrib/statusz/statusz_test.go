@@ -251,7 +251,7 @@ func TestHandler_ShowsWhatBecomesOfTasks(t *testing.T) {
 	html := get(t, statusz.Handler(statusz.Delays("orders", stats{Overdue: 20 * time.Second})), "")
 	require.Contains(t, html, "<h2>No problem now</h2>")
 	h := statusz.Handler(statusz.Delays("orders", stats{
-		Overdue: 8 * time.Minute, Exhausted: 1, LostTooOften: 2, Deleted: 3, NoPayload: 4,
+		Paused: 5, Overdue: 8 * time.Minute, Exhausted: 1, LostTooOften: 2, Deleted: 3, NoPayload: 4,
 	}))
 	html = get(t, h, "")
 	require.Contains(t, html, "<h2>Problems now</h2>")
@@ -260,11 +260,11 @@ func TestHandler_ShowsWhatBecomesOfTasks(t *testing.T) {
 	require.Contains(t, html, "Tasks orders: 2 failed by losses")
 	require.Contains(t, html, "Tasks orders: 3 failed and deleted")
 	require.Contains(t, html, "Tasks orders: 4 removed without payload")
-	for label, want := range map[string]int{"failed by losses": 2, "failed and deleted": 3, "removed without payload": 4} {
+	for label, want := range map[string]int{"failed by losses": 2, "failed and deleted": 3, "removed without payload": 4, "queues paused": 5} {
 		requireFact(t, html, label, want)
 	}
 	status := getJSON(t, h, "delays", "")
-	for key, want := range map[string]int{"overdue_seconds": 480, "lost_too_often": 2, "deleted": 3, "no_payload": 4} {
+	for key, want := range map[string]int{"overdue_seconds": 480, "lost_too_often": 2, "deleted": 3, "no_payload": 4, "paused": 5} {
 		require.EqualValues(t, want, status[key], key)
 	}
 }

@@ -175,7 +175,7 @@ func TestConventions_NumbersInStats(t *testing.T) {
 		for _, field := range stats.Decl.(*ast.TypeSpec).Type.(*ast.StructType).Fields.List {
 			if typ, ok := field.Type.(*ast.Ident); ok && (typ.Name == "int" || typ.Name == "int64") {
 				found++
-				gauge := strings.Contains(" Held Waiting Leases Pending Keys Grants Serving Running Claimed ", " "+field.Names[0].Name+" ")
+				gauge := strings.Contains(" Held Waiting Leases Pending Keys Grants Serving Running Claimed Paused ", " "+field.Names[0].Name+" ")
 				permits := pkg == "semaphore" && field.Names[0].Name == "Held"
 				require.Equal(t, gauge && !permits, typ.Name == "int", "%s.Stats.%s", pkg, field.Names[0].Name)
 			}

@@ -187,7 +187,8 @@ func TestOperations_NoOtherKeys(t *testing.T) {
 		err = errors.Join(queue.Schedule(ctx, "fails", 0, nil), queue.Schedule(ctx, "runs", 0, nil))
 		<-runs
 		redistest.Poll(t, func() bool { return rdb.Exists(ctx, "{NAME}:delay:failed").Val() == 1 })
-		return errors.Join(err, queue.Schedule(ctx, "runs", time.Hour, nil), queue.Schedule(ctx, "waits", time.Hour, nil))
+		_, err2 := queue.Pause(ctx)
+		return errors.Join(err, err2, queue.Schedule(ctx, "runs", time.Hour, nil), queue.Schedule(ctx, "waits", time.Hour, nil))
 	})
 	inUse("Limiter", func() error {
 		window := limits.Limiter("PREFIX", ratelimit.PerHour(1), ratelimit.WithAlgorithm(ratelimit.FixedWindow))

@@ -488,6 +488,14 @@ func delayBasics(t *testing.T, connect func() redis.UniversalClient) {
 		require.NoError(t, err)
 		return deleted
 	})
+	_, err = queue.Pause(ctx)
+	require.NoError(t, err)
+	require.NoError(t, queue.Schedule(ctx, "paused", 0, nil))
+	redistest.Poll(t, func() bool { return other.Stats().Paused == 1 })
+	resumed, err := queue.Resume(ctx)
+	require.NoError(t, err)
+	require.True(t, resumed)
+	redistest.Poll(t, func() bool { return other.Stats().Paused == 0 })
 	end()
 	require.NoError(t, <-done)
 }

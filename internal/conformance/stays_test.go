@@ -174,6 +174,8 @@ func (l *library) holdings(t *testing.T) []holding {
 			<-runs
 			require.NoError(t, queue.Schedule(ctx, "runs", time.Hour, nil))
 			require.NoError(t, queue.Schedule(ctx, "waits", time.Hour, nil))
+			_, err := queue.Pause(ctx)
+			require.NoError(t, err)
 			return func() {
 				stop()
 				require.NoError(t, <-served)

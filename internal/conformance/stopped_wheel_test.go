@@ -229,7 +229,7 @@ var doNotWait = map[string]string{
 	"redislock.QuorumMutex": "TryLock",
 	"redislock.RWMutex":     "Downgrade TryLock TryRLock",
 	"delay.Client":          "Check Close",
-	"delay.Queue": "Cancel DeleteFailed FailedTasks PendingTasks Reschedule RetryFailed Schedule ScheduleAll " +
+	"delay.Queue": "Cancel DeleteFailed FailedTasks Pause PendingTasks Reschedule Resume RetryFailed Schedule ScheduleAll " +
 		"ScheduleAt State",
 	"ratelimit":         "ContextWithReservation ReservationFromContext",
 	"ratelimit.All":     "Allow AllowN Peek TryReserve",

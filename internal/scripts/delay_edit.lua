@@ -1,5 +1,5 @@
 --[[
-Schedules, cancels and reschedules tasks of a queue.
+Schedules, cancels and reschedules tasks of a queue, and pauses it.
 
 Each process numbers its calls and has at most one in flight. The script remembers the number and the results of the last call of a
 process: a copy of it gets the same results, and a copy of an earlier one does nothing. A process may forget its number when Redis has.
@@ -13,6 +13,7 @@ KEYS     1 due (zset: id of a pending task -> the instant, us of the server's cl
          7 record of the last call of the process (string: number results)
          8 since (hash: id of a claimed task -> the instant at which it was due)
          9 waiting (zset: process that waits for tasks -> when it entered the list)
+         10 paused (hash: '' -> the instant at which the queue was paused), while it is
 ARGV     1 number of the call   2 how long its record stays, ms   3 command that wakes   4 channel of the queue; those of the processes
          that wait have a colon and the process besides, and for each request
            "schedule", id, us from now, or "@" and the instant, mode, most us from the first schedule or 0, task without its first field
@@ -20,9 +21,11 @@ ARGV     1 number of the call   2 how long its record stays, ms   3 command that
            "cancel", id, "", "", "", ""
            "move", id, as for schedule, "", most us from the first schedule or 0, ""
            "retry" or "forget", id, "", "", "", "", of a failed task
+           "pause" or "resume", "", "", "", "", ""
 Returns  for each request 1 if it was done, or 0
 ]]
 local due_key, tasks_key, attempts_key, running_key, later_key, failed_key, record_key, since_key, waiting_key = unpack(KEYS)
+local paused_key = KEYS[10]
 local number, verb, channel = tonumber(ARGV[1]), ARGV[3], ARGV[4]
 
 local record = redis.call('GET', record_key)
@@ -41,9 +44,12 @@ end
 -- include: delay_waiting
 local now, soonest, at_once = clock_micros(), 2 ^ 53, 0
 local earliest = tonumber(redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES')[2] or 2 ^ 53)
-local ids, bounded_ids = {}, {}
+local ids, bounded_ids, resumed = {}, {}, false
 for at = 6, #ARGV, 6 do
   ids[#ids + 1] = ARGV[at]
+  if ARGV[at] == '' then
+    read_part('paused', {''}, 1, 1)
+  end
   if (tonumber(ARGV[at + 3]) or 0) > 0 then -- no other request needs the text, which may be long
     bounded_ids[#bounded_ids + 1] = ARGV[at]
   end
@@ -154,12 +160,31 @@ do_request.forget = function(task)
   return 1
 end
 
+do_request.pause = function(queue)
+  if queue.paused then
+    return 0
+  end
+  queue.paused = instant(now)
+  return 1
+end
+
+do_request.resume = function(queue)
+  if not queue.paused then
+    return 0
+  end
+  queue.paused, resumed = false, true
+  return 1
+end
+
 local reply = {}
 for at = 5, #ARGV, 6 do
   reply[#reply + 1] = do_request[ARGV[at]](tasks[ARGV[at + 1]], ARGV[at + 2], ARGV[at + 3], tonumber(ARGV[at + 4]) or 0, ARGV[at + 5])
 end
 write_tasks(record, {{record_key, number .. ' ' .. table.concat(reply), ARGV[2]}})
-if soonest < earliest then
+if resumed then -- the tasks that have become due meanwhile are to be claimed
+  soonest, at_once = first_due(now)
+end
+if soonest < earliest or resumed and soonest < 2 ^ 53 then
   local _, told = notify_front({}, '', soonest - now, at_once)
   redis.pcall(verb, channel, told > 0 and '1' or '')
 end

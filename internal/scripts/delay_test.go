@@ -14,7 +14,7 @@ func delayScenarios(now int64) []scenario {
 	us := func(ms int64) string { return strconv.FormatInt((now+ms)*1000, 10) }
 	past, soon, later := us(-60_000), us(60_000), us(3_600_000)
 	keys := []string{"due", "tasks", "attempts", "running", "later", "failed"}
-	editing, working := append(slices.Clone(keys), "record", "since", "waiting"), append(slices.Clone(keys), "record", "token", "since", "waiting")
+	editing, working := append(slices.Clone(keys), "record", "since", "waiting", "paused"), append(slices.Clone(keys), "record", "token", "since", "waiting", "paused")
 
 	pending := func(id, at string) string { return "\n ZADD due " + at + " " + id + "\n HSET tasks " + id + " ::" + id }
 	tried := func(at string) string { return pending("p", at) + "\n HSET attempts p 1:0:7" }
@@ -49,6 +49,8 @@ func delayScenarios(now int64) []scenario {
 	probes := waits(3, work(2))
 	probes[16] = "1"
 	checked := append(work(5)[:13:13], "1", "", 0, "")
+	paused := func(state [][]any) [][]any { return append(state, []any{"HSET", "paused", "", past}) }
+	queue := func(verb string) []any { return []any{verb, "", "", "", "", ""} }
 	cancel := func(id string) []any { return []any{"cancel", id, "", "", "", ""} }
 	e, w := scripts.DelayEdit, scripts.DelayWork
 	return []scenario{
@@ -70,6 +72,13 @@ func delayScenarios(now int64) []scenario {
 			[]any{"schedule", "a", 60_000_000, "replace", 0, ":x", "forget", "f", "", "", "", ""}, cancel("c"), cancel("p"), cancel("a"),
 		)...), nil},
 		{e, "none of those that wait listens", withEdit(full + waiting), editing, edit("schedule", "a", 0, "replace", 0, ":x", "move", "p", 0, "", 0, ""), nil},
+		{e, "pauses", withEdit(full), editing, edit(queue("pause")...), nil},
+		{e, "resumes", paused(withEdit(full)), editing, edit(queue("resume")...), nil},
+		{e, "resumes, and none of those that wait listens", paused(withEdit(tried(past) + waiting)), editing, edit(queue("resume")...), nil},
+		{e, "resumes, schedules and pauses", paused(withEdit(full)), editing, edit(slices.Concat(
+			queue("resume"), []any{"schedule", "a", 0, "replace", 0, ":x"}, queue("pause"), queue("pause"),
+		)...), nil},
+		{e, "resumes what is not paused", withEdit(full), editing, edit(append(queue("resume"), cancel("p")...)...), nil},
 		{e, "a copy", append(words(full), []any{"SET", "record", "5 1", "PX", 60_000}), editing, edit(cancel("p")...), nil},
 
 		{w, "nothing", nil, working, work(5), nil},
@@ -99,6 +108,8 @@ func delayScenarios(now int64) []scenario {
 		{w, "checks its keys", withWork(full), working, checked, nil},
 		{w, "old failures", withWork(full + failed("g", us(-7_200_000))), working, work(0), nil},
 		{w, "everything at once", withWork(tried(past) + claimed("c", past) + next("c") + claimed("d", soon) + failed("f", us(-7_200_000))), working, work(9, "done", "d", 9, ""), nil},
+		{w, "while it is paused", paused(withWork(tried(past) + claimed("c", past) + next("c") + claimed("d", soon))), working, work(9, "done", "d", 9, ""), nil},
+		{w, "waits while it is paused", paused(withWork(tried(past) + waiting)), working, waits(5, work(5)), nil},
 		{w, "waits", withWork(tried(later)), working, waits(5, work(5)), nil},
 		{w, "waits behind others", withWork(tried(later) + waiting), working, waits(5, work(5)), nil},
 		{w, "waits, but does not listen", withWork(tried(later) + waiting), working, probes, nil},
@@ -111,6 +122,7 @@ func delayScenarios(now int64) []scenario {
 		{scripts.DelayRenew, "held", words(claimed("c", us(1_000))), []string{"running", "attempts"}, []any{"c", 9, 30_000_000}, nil},
 		{scripts.DelayRenew, "held, and not begun", words(claimed("c", us(1_000))), []string{"running", "attempts"}, []any{"c", 9, "30000000.5"}, nil},
 		{scripts.DelayRenew, "lost", words(claimed("c", soon)), []string{"running", "attempts"}, []any{"c", 8, 30_000_000}, nil},
-		{scripts.DelayState, "each phase", words(full), keys, []any{"p", "c", "f", "x"}, nil},
+		{scripts.DelayState, "each phase", words(full), append(slices.Clone(keys), "paused"), []any{"p", "c", "f", "x"}, nil},
+		{scripts.DelayState, "while it is paused", paused(words(full)), append(slices.Clone(keys), "paused"), []any{"p"}, nil},
 	}
 }

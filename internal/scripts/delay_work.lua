@@ -12,7 +12,7 @@ KEYS     1 to 6 as in delay_edit
          7 record of the last claim of the process (string: number, token before its first one, number of tasks, end of the lease,
            number of ends that were read, and after a blank the reports of the reply)
          8 token (string: the last token)
-         9 since   10 waiting, as in delay_edit
+         9 since   10 waiting   11 paused, as in delay_edit
 ARGV     1 number of the call   2 how long its record stays, ms
          3 lease, us   4 number of tasks to claim   5 us before its time that a task may be claimed
          6 losses of its lease after which a task fails   7 number of failed tasks to keep   8 how long they stay, us
@@ -27,7 +27,8 @@ ARGV     1 number of the call   2 how long its record stays, ms
            "back", id, token, ""; it was not begun, or its handler was told to end
            "begun", id, token, ""; it runs
 Returns  {us until the next task is due or a lease ends, or -1; number of ends that were recorded; number of attempts that were read, from
-          the first one; 1 if a task was lost before it had begun, so that it is better to claim for free workers only;
+          the first one; 1 if a task was lost before it had begun, so that it is better to claim for free workers only, 2 if the queue is
+          paused: then the call claims no task, and the first number is for the end of a lease;
           reports: for each task a letter, the length of its id, ":" and the id: "L" has failed because its lease was lost too often,
           "D" had failed and was deleted, "M" had no payload any more and was removed;
           us until the first of the pending tasks that are left is due, negative if it is overdue, 2^52 or more if there is none;
@@ -41,14 +42,15 @@ local due_key, tasks_key, attempts_key, running_key, later_key, failed_key, reco
 local number, lease_us, wanted, ahead = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local most_losses, most_failed, verb, channel, most_bytes = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[10], ARGV[11], 4 * 2 ^ 20
 local free, alone_from, first = tonumber(ARGV[12]), tonumber(ARGV[13]), 18
-local process, room = ARGV[15], tonumber(ARGV[16])
+local process, room, paused_key = ARGV[15], tonumber(ARGV[16]), KEYS[11]
 local first_pause, longest_pause = 1000000, 300000000
 
 -- include: delay_task
 -- include: clock
 -- include: delay_changes
 -- include: delay_waiting
-local now, reply, reports = clock_micros(), {-1, 0, 0, 0, '', 0, -1}, {}
+local paused = redis.call('HEXISTS', paused_key, '') == 1
+local now, reply, reports = clock_micros(), {-1, 0, 0, paused and 2 or 0, '', 0, -1}, {}
 local record = redis.call('GET', record_key)
 local last, base, claimed, ends, read, told = string.match(record or '', '^(%d+) (%d+) (%d+) (%d+) ?(%d*) ?(.*)$')
 
@@ -68,7 +70,7 @@ local function score_of(members)
 end
 
 local function set_event(next_due, next_end)
-  local event = math.min(next_due, next_end)
+  local event = math.min(paused and 2 ^ 53 or next_due, next_end)
   if event < 2 ^ 53 then
     reply[1] = math.max(0, math.ceil(event) - now)
   end
@@ -114,6 +116,9 @@ if last and tonumber(last) >= number then
   return reply
 end
 
+if paused then
+  wanted = 0
+end
 if ARGV[14] == '1' then
   redis.call('HMGET', later_key, '')
   redis.call('HMGET', since_key, '')
@@ -411,11 +416,8 @@ for place = 1, behind and #ids > 0 and math.min(#front, (old_place or places + 1
   end
 end
 local at_once = 0 -- tasks that the process leaves, although they are due
-if next_due <= now and (was_soonest or changed) then
-  local dues = redis.pcall('ZRANGE', due_key, 0, places - 1, 'WITHSCORES')
-  for at = 2, #dues, 2 do
-    at_once = at_once + (tonumber(dues[at]) <= now and 1 or 0)
-  end
+if next_due <= now and (was_soonest or changed) and not paused then
+  at_once = select(2, first_due(now))
 end
 if was_soonest then
   local told

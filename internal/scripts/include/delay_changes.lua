@@ -17,6 +17,7 @@ local parts = { -- in the order in which they are written
   {name = 'text', key = tasks_key, kind = hash},
   {name = 'attempt', key = attempts_key, kind = hash},
   {name = 'later', key = later_key, kind = hash},
+  {name = 'paused', key = paused_key, kind = hash}, -- of the id '' alone
   {name = 'due', key = due_key, kind = zset},
   {name = 'ends', key = running_key, kind = zset},
   {name = 'failed', key = failed_key, kind = zset},

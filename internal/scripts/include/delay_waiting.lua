@@ -18,6 +18,15 @@ local function leave_list(process)
   redis.pcall('ZREM', waiting_key, process)
 end
 
+-- first_due returns when the first task is due, and how many of the first ones are due now.
+local function first_due(now)
+  local dues, due_now = redis.pcall('ZRANGE', due_key, 0, places - 1, 'WITHSCORES'), 0
+  for at = 2, #dues, 2 do
+    due_now = due_now + (tonumber(dues[at]) <= now and 1 or 0)
+  end
+  return tonumber(dues[2] or 2 ^ 53), due_now
+end
+
 -- notify_front tells the first processes their places, and the us until the next event. As many as there are tasks to claim at once are
 -- told that they are first. The caller is left out, and so are others at the places in which they are known. Processes that do not listen
 -- are gone: they leave the list. It returns the first processes, and how many it has told.
