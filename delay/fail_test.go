@@ -189,3 +189,39 @@ func TestWithAttempts_CountsForOneTask(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, s.Attempts)
 }
+
+// A handler that is too early schedules its own id. What it schedules has no failures, and takes the place of a further
+// attempt, whatever the handler returns.
+func TestQueue_AHandlerSnoozesItsTask(t *testing.T) {
+	t.Parallel()
+	ended := make(chan delay.Event, 10)
+	c := newClient(t, redistest.Shared(t).Client(t), delay.WithHooks(delay.Hooks{Ended: func(e delay.Event) { ended <- e }}))
+	q, ctx := c.Queue(redistest.Name(t), delay.WithRetry(2, delay.Backoff(0, 0))), t.Context()
+	attempt := 0
+	stop := serve(t, q, 1, func(ctx context.Context, task *delay.Task) error {
+		attempt++
+		if want := map[int]int{2: 1}[attempt]; task.Failures != want || string(task.Payload) != "p" {
+			t.Errorf("attempt %d: %d failures, payload %q", attempt, task.Failures, task.Payload)
+		}
+		switch attempt {
+		case 1:
+			return errors.New("the first failure of two")
+		case 2:
+			return q.Schedule(ctx, task.ID, 0, task.Payload)
+		case 3:
+			return errors.Join(q.Schedule(ctx, task.ID, 0, task.Payload), errors.New("no"))
+		default:
+			return q.Schedule(ctx, task.ID, time.Hour, task.Payload)
+		}
+	})
+	require.NoError(t, q.Schedule(ctx, "a", 0, []byte("p")))
+	for _, outcome := range []delay.Outcome{delay.Retried, delay.Done, delay.Retried, delay.Done} {
+		require.Equal(t, outcome, (<-ended).Outcome)
+	}
+	stop()
+	s, err := q.State(ctx, "a")
+	require.NoError(t, err)
+	require.Equal(t, delay.Pending, s.Phase)
+	require.InDelta(t, time.Hour, s.In, float64(time.Minute))
+	require.Zero(t, s.Failures)
+}
