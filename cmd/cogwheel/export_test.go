@@ -3,13 +3,21 @@ package main
 import (
 	"context"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// Run runs a command line and returns the exit status.
-var Run = run
+// Run runs a command line without input and returns the exit status.
+func Run(ctx context.Context, args []string, redisURL string, stdout, stderr io.Writer) int {
+	return run(ctx, args, redisURL, streams{strings.NewReader(""), stdout, stderr})
+}
+
+// RunAnswering is Run with an input.
+func RunAnswering(ctx context.Context, stdin io.Reader, args []string, redisURL string, stdout, stderr io.Writer) int {
+	return run(ctx, args, redisURL, streams{stdin, stdout, stderr})
+}
 
 // Inspect runs inspect with a client.
 func Inspect(ctx context.Context, rdb redis.UniversalClient, name string) error {

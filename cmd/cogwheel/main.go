@@ -46,7 +46,8 @@ Commands:
     inspect NAME   shows what exists under a name: which kind of object, its holders, waiters, permits, limit or tasks
     permits NAME   shows a semaphore: permits that are free and held, and until when
     limit NAME     shows a rate limit: the limit and what is left of it
-    tasks NAME     lists the tasks of a queue of package delay: claimed, pending and failed ones; it also pauses a queue
+    tasks NAME     lists the tasks of a queue of package delay: claimed, pending and failed ones; tasks -h says how to
+                   pause the queue, and how to retry or delete failed tasks
     unlock NAME    frees a lock whose holder is known to be dead
     check          tells whether the library can work with this Redis, as this user, and what to do if it cannot
     bench          measures this server: round trip, locks and limiter decisions per second
@@ -69,13 +70,13 @@ Exit status:
 
     0   done
     1   there is no such object, or the lock is not held (by that holder), or check found what makes calls fail
-    2   wrong usage, or unlock needs a flag that says what to free
+    2   wrong usage, or unlock or tasks needs a flag or an answer that says what to do
     3   Redis did not answer, or refused the command
 `
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	status := run(ctx, os.Args[1:], os.Getenv("REDIS_URL"), os.Stdout, os.Stderr)
+	status := run(ctx, os.Args[1:], os.Getenv("REDIS_URL"), streams{os.Stdin, os.Stdout, os.Stderr})
 	stop()
 	os.Exit(status)
 }
@@ -111,6 +112,8 @@ type options struct {
 
 	scan int64 // list
 	rows int   // tasks
+	all  bool
+	yes  bool
 
 	holder string // unlock
 	force  bool
@@ -173,12 +176,16 @@ var commands = map[string]command{
 		},
 	},
 	"tasks": {
-		usage: "tasks [--json] [--rows N] [pause | resume] NAME", needName: true, run: tasks,
-		verbs: []string{"pause", "resume"},
+		usage: "tasks [--json] [--rows N] NAME\n       cogwheel tasks (pause | resume) NAME\n" +
+			"       cogwheel tasks (retry | delete) --all [--yes] NAME", needName: true, run: tasks,
+		verbs: []string{"pause", "resume", "retry", "delete"},
 		about: "Lists the tasks of a queue of package delay: claimed ones by the ends of their leases, pending ones\n" +
 			"by due time, and failed ones from the oldest. A list is no snapshot. It changes nothing in Redis.\n\n" +
-			"With pause, no process claims a task of the queue until resume. Tasks that are claimed run.",
+			"With pause, no process claims a task of the queue until resume. Tasks that are claimed run.\n" +
+			"With retry, all failed tasks are due now; with delete, they are gone. Both ask before.",
 		flags: func(f *flag.FlagSet, o *options) {
+			f.BoolVar(&o.all, "all", false, "retries or deletes all tasks that have failed by now")
+			f.BoolVar(&o.yes, "yes", false, "does so without a question")
 			f.IntVar(&o.rows, "rows", 100, "how many tasks of each kind to show at most")
 		},
 	},
@@ -219,42 +226,49 @@ type tool struct {
 	verb  string   // of verbs
 	names []string // of check
 	rdb   redis.UniversalClient
+	in    io.Reader // of the answer to a question
 	out   io.Writer
 	note  io.Writer // for what the reader of the output must know
 }
 
+// streams are those of a process.
+type streams struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
 // run runs the command line and returns the exit status.
-func run(ctx context.Context, args []string, redisURL string, stdout, stderr io.Writer) int {
+func run(ctx context.Context, args []string, redisURL string, std streams) int {
 	if len(args) == 0 {
-		_, _ = io.WriteString(stderr, help)
+		_, _ = io.WriteString(std.err, help)
 		return exitUsage
 	}
 	if slices.Contains([]string{"help", "-h", "-help", "--help"}, args[0]) {
-		_, _ = io.WriteString(stdout, help)
+		_, _ = io.WriteString(std.out, help)
 		return exitDone
 	}
-	err := runCommand(ctx, args[0], args[1:], redisURL, stdout, stderr)
+	err := runCommand(ctx, args[0], args[1:], redisURL, std)
 	var wrong usageError
 	switch {
 	case err == nil || errors.Is(err, flag.ErrHelp):
 		return exitDone
 	case errors.As(err, &wrong) || errors.Is(err, cogwheel.ErrInvalid): // the one error of all packages
-		printf(stderr, "cogwheel: %v\n", err)
+		printf(std.err, "cogwheel: %v\n", err)
 		return exitUsage
 	case errors.Is(err, errNotFound) || errors.Is(err, errFault):
-		printf(stderr, "cogwheel: %v\n", err)
+		printf(std.err, "cogwheel: %v\n", err)
 		return exitNotFound
 	}
-	printf(stderr, "cogwheel: %v\n", explain(err, redisURL))
+	printf(std.err, "cogwheel: %v\n", explain(err, redisURL))
 	return exitRedis
 }
 
-func runCommand(ctx context.Context, name string, args []string, redisURL string, stdout, stderr io.Writer) error {
+func runCommand(ctx context.Context, name string, args []string, redisURL string, std streams) error {
 	c, known := commands[name]
 	if !known {
 		return usageError(fmt.Sprintf("there is no command %q; cogwheel help lists the commands", name))
 	}
-	t := &tool{out: stdout, note: stderr}
+	t := &tool{in: std.in, out: std.out, note: std.err}
 	operands, err := t.parse(c, name, args)
 	if err != nil {
 		return err
@@ -292,7 +306,7 @@ func runCommand(ctx context.Context, name string, args []string, redisURL string
 
 // runWithin runs a command within its timeout.
 func (t *tool) runWithin(ctx context.Context, c command) error {
-	if c.paged {
+	if c.paged || t.all {
 		return c.run(ctx, t)
 	}
 	ctx, cancel := context.WithTimeout(ctx, t.timeout+10*t.duration)

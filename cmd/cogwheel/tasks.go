@@ -57,7 +57,14 @@ func tasks(ctx context.Context, t *tool) error {
 		return usageError("--rows must be at least 1")
 	}
 	switch t.verb {
-	case "pause", "resume":
+	case "retry", "delete":
+		return t.changeFailed(ctx)
+	default:
+		if t.all || t.yes {
+			return usageError("--all and --yes are for tasks retry and tasks delete")
+		}
+	}
+	if t.verb != "" {
 		return t.pause(ctx)
 	}
 	found, err := t.find(ctx)

@@ -187,32 +187,3 @@ func TestTasks_OmitsATaskThatHasEnded(t *testing.T) {
 	require.Contains(t, text, "order-0")
 	require.NotContains(t, text, "order-1")
 }
-
-// A queue is paused from a shell, also one without tasks.
-func TestTasks_PauseAndResume(t *testing.T) {
-	t.Parallel()
-	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
-	url, q := "redis://"+redistest.Shared(t).Addr(), newQueue(t, rdb, name)
-	require.Equal(t, name+": paused: no process claims a task\n", must(t, url, "tasks", "pause", name))
-	require.Equal(t, name+": was paused before\n", must(t, url, "tasks", "pause", name))
-	s, err := q.State(t.Context(), "a")
-	require.NoError(t, err)
-	require.True(t, s.Paused)
-	text := must(t, url, "tasks", name)
-	require.Regexp(t, `tasks +0 pending, 0 claimed, 0 failed; paused\n`, text)
-	require.Regexp(t, `paused +for \S+: no process claims a task\n`, text)
-	require.NoError(t, q.Schedule(t.Context(), "a", time.Hour, nil))
-	require.Contains(t, must(t, url, "list", name), "1 pending, 0 claimed, 0 failed; paused")
-	require.Contains(t, must(t, url, "tasks", "--json", name), `"paused_ms": `)
-	require.JSONEq(t, `{"name": "`+name+`", "paused": false, "changed": true}`, must(t, url, "tasks", "resume", "--json", name))
-	require.Equal(t, name+": was not paused\n", must(t, url, "tasks", "resume", name))
-	require.NotContains(t, must(t, url, "tasks", name), "paused")
-}
-
-// A queue may have the name of a word.
-func TestTasks_OfAQueueWithTheNameOfAWord(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	require.NoError(t, newQueue(t, server.Client(t), "pause").Schedule(t.Context(), "a", time.Hour, nil))
-	require.Contains(t, must(t, "redis://"+server.Addr(), "tasks", "pause"), "1 pending")
-}
