@@ -113,7 +113,8 @@ func (s *keyState) behind(ctx context.Context, n int64) (_ Result, denied bool, 
 	if now := s.client.now(); s.known.fresh(now) {
 		return s.behindLocked(n, now), true, nil
 	}
-	return look.behind(s.line.came-s.line.gone, n), true, nil
+	look.behind(s.line.came-s.line.gone, n)
+	return look, true, nil
 }
 
 // orPolicy returns a result, or if Redis was unavailable, the policy's decision on n permits.

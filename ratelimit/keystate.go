@@ -200,15 +200,16 @@ func (s *keyState) rememberedLocked(n int64, now time.Duration) (Result, bool) {
 }
 
 // deniedByMemoryLocked denies n permits by the last answer of Redis.
-func (s *keyState) deniedByMemoryLocked(n int64, now time.Duration) (Result, bool) {
+func (s *keyState) deniedByMemoryLocked(n int64, now time.Duration) (r Result, denied bool) {
 	if n == 0 || s.known.snapshot == nil || !s.known.fresh(now) {
-		return Result{}, false
+		return r, false
 	}
 	d, denied := s.known.snapshot.CachedDenial(n, now-s.known.sent)
-	if !denied {
-		return Result{}, false
+	if denied {
+		r.set(&d)
+		s.deniedLocked(&r)
 	}
-	return s.deniedLocked(resultOf(&d)), true
+	return r, denied
 }
 
 // behindLocked returns the denial of n permits because waiters are ahead, which a call must not overtake. What is known
@@ -222,17 +223,19 @@ func (s *keyState) behindLocked(n int64, now time.Duration) Result {
 		d.ResetAfter = max(0, d.ResetAfter-passed)
 	}
 	d.RetryAfter = max(d.RetryAfter, wait)
-	return s.deniedLocked(resultOf(&d).behind(ahead, n))
+	r := resultOf(&d)
+	r.behind(ahead, n)
+	s.deniedLocked(&r)
+	return r
 }
 
-// behind returns the denial of n permits behind others that wait for ahead permits, by a look at the state.
-func (r Result) behind(ahead, n int64) Result {
+// behind makes a look at the state the denial of n permits behind others that wait for ahead permits.
+func (r *Result) behind(ahead, n int64) {
 	if r.Allowed = false; r.RetryAfter == 0 && ahead+n > r.Remaining {
 		r.RetryAfter = r.ResetAfter // no earlier time is known
 	}
 	r.RetryAfter = max(r.RetryAfter, time.Millisecond)
 	r.Remaining = max(0, r.Remaining-ahead)
-	return r
 }
 
 // useCharged takes n prepaid permits, if they can be used now.
@@ -261,10 +264,9 @@ func (s *keyState) useCharged(c *charged, n int64, now time.Duration) bool {
 
 // deniedLocked marks a denial as local. Redis may have read its clock just before it answered, so the time in
 // which the caller comes back counts from the reply.
-func (s *keyState) deniedLocked(r Result) Result {
+func (s *keyState) deniedLocked(r *Result) {
 	r.RetryAfter += s.known.took
 	r.Source = SourceLocal
-	return r
 }
 
 // mark returns the number of permits that were ever charged for the line. It is called before this process

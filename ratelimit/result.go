@@ -61,18 +61,21 @@ type Result struct {
 }
 
 // resultOf returns a decision as a Result.
-func resultOf(d *algo.Decision) Result {
-	r := Result{
-		Allowed: d.Allowed, Granted: d.Granted, Limit: d.Limit, Remaining: d.Remaining,
-		RetryAfter: d.RetryAfter, ResetAfter: d.ResetAfter,
-	}
+func resultOf(d *algo.Decision) (r Result) {
+	r.set(d)
+	return r
+}
+
+// set sets an empty Result to a decision.
+func (r *Result) set(d *algo.Decision) {
+	r.Allowed, r.Granted, r.Limit, r.Remaining = d.Allowed, d.Granted, d.Limit, d.Remaining
+	r.RetryAfter, r.ResetAfter = d.RetryAfter, d.ResetAfter
 	for i := range d.Parts {
 		r.Parts = append(r.Parts, resultOf(&d.Parts[i]))
 	}
 	if d.Entry != "" {
 		r.grant = []string{d.Entry}
 	}
-	return r
 }
 
 // degraded returns a decision of the policy as a Result.
