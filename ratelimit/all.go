@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/cogwheel-go/cogwheel/ratelimit/internal/outage"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/keys"
 
 	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
 
@@ -54,12 +54,13 @@ func (p Part) Name() string {
 // for each request. It is safe for concurrent use.
 type All struct {
 	client *Client
-	state  stateID
+	state  keys.ID
 	algo   algo.Algorithm
-	parts  *allOf
-	one    bool   // there is one part, which behaves as if it were asked for alone
-	most   int64  // requests that can ever be granted at once
-	name   string // the names of the parts, for hooks
+	parts  *keys.All
+	debts  []int64 // of each part: permits that a settlement may charge above a whole burst
+	one    bool    // there is one part, which behaves as if it were asked for alone
+	most   int64   // requests that can ever be granted at once
+	name   string  // the names of the parts, for hooks
 	shadow shadowParts
 	err    error
 }
@@ -97,19 +98,19 @@ func (c *Client) All(parts ...Part) *All {
 
 // all is All for parts that have WithShadow or have it not.
 func (c *Client) all(parts []Part) *All {
-	a := &All{client: c}
+	combined, debts, err := newAllOf(c, parts)
+	a := &All{client: c, debts: debts}
 	if c.monitor.reports {
 		a.name = namesOf(parts)
 	}
-	combined, err := newAllOf(c, parts)
 	switch {
 	case err != nil:
 		a.err = err
 	case len(parts) == 1 && parts[0].cost == 1:
-		a.state, a.algo, a.one = combined.ids[0], combined.Parts[0].Algorithm, true
+		a.state, a.algo, a.one = combined.IDs[0], combined.Parts[0].Algorithm, true
 		a.parts, a.most = combined, combined.Most()
 	default:
-		a.state, a.algo = stateID{limiterOptions{algorithm: allAlgorithm}, combined.identity()}, combined
+		a.state, a.algo = keys.ID{Options: keys.Options{Algorithm: allAlgorithm}, Key: identity(combined)}, combined
 		a.parts, a.most = combined, combined.Most()
 	}
 	return a
@@ -118,7 +119,7 @@ func (c *Client) all(parts []Part) *All {
 // Err returns the *cogwheel.InvalidError of invalid parts, or nil.
 func (a *All) Err() error { return a.err }
 
-func (a *All) use(ctx context.Context, operation string, n int64) (*keyState, error) {
+func (a *All) use(ctx context.Context, operation string, n int64) (*keys.State, error) {
 	switch {
 	case a.err != nil:
 		return nil, a.err
@@ -128,9 +129,10 @@ func (a *All) use(ctx context.Context, operation string, n int64) (*keyState, er
 		return nil, argument.Error("n", n, "must not be negative")
 	}
 	if n > a.most {
-		return nil, callError(operation, a.algo.Label(a.state.key), fmt.Errorf("%w: %d at once", ErrExceedsLimit, n))
+		err := fmt.Errorf("%w: %d at once", ErrExceedsLimit, n)
+		return nil, keys.CallError(operation, a.algo.Label(a.state.Key), err)
 	}
-	return a.client.use(a.state, a.algo), nil
+	return a.client.core.Use(a.state, a.algo), nil
 }
 
 // whole returns the result of a single part as the result of an All.
@@ -145,13 +147,13 @@ func (a *All) whole(r Result, err error) (Result, error) {
 
 // decide returns the answer of ask, without a report.
 func (a *All) decide(
-	ctx context.Context, operation string, n int64, ask func(*All, *keyState) (Result, error),
+	ctx context.Context, operation string, n int64, ask func(*All, *keys.State) (Result, error),
 ) (Result, error) {
 	s, err := a.use(ctx, operation, n)
 	if err != nil {
 		return Result{}, err
 	}
-	defer s.release()
+	defer s.Release()
 	return a.whole(ask(a, s))
 }
 
@@ -166,28 +168,28 @@ func (a *All) Allow(ctx context.Context) (Result, error) { return a.AllowN(ctx, 
 // the fewest requests left; RetryAfter and ResetAfter are the longest of all parts. Parts has the decision of
 // each limit, in permits; if the request is denied, no part takes permits, even if its decision is Allowed.
 //
-// A script is sent once: a lost reply can cost the permits of all limits, never those of some. Requests of an
+// A lost reply can cost the permits of all limits, never those of some; for repeats see Limiter.AllowN. Requests of an
 // All and waiters for a single part do not share a line: either may overtake the other.
 func (a *All) AllowN(ctx context.Context, n int64) (Result, error) {
-	return a.allow(ctx, "allow", n, func(_ *All, s *keyState) (Result, error) { return s.allow(ctx, n) })
+	return a.allow(ctx, "allow", n, func(_ *All, s *keys.State) (Result, error) { return result(s.Allow(ctx, n)) })
 }
 
 // TryReserve is AllowN for a cost that is known only later: if the request is granted, Result.Reservation settles it
 // with each limit. WithDebt of each part applies to its limit. A DebtError counts requests: those that each limit has
 // charged at least, and those that some limit has not.
 func (a *All) TryReserve(ctx context.Context, n int64) (Result, error) {
-	return a.allow(ctx, "reserve", n, func(of *All, s *keyState) (Result, error) {
-		return s.tryReserve(ctx, n, of.charges(n)...)
+	return a.allow(ctx, "reserve", n, func(of *All, s *keys.State) (Result, error) {
+		return tryReserve(ctx, s, n, of.charges(n)...)
 	})
 }
 
 // charges returns the charges of n requests, of which none can be given back.
 func (a *All) charges(n int64) []charge {
-	all := make([]charge, len(a.parts.ids))
+	all := make([]charge, len(a.parts.IDs))
 	for i, p := range a.parts.Parts {
 		all[i] = charge{
-			Span: algo.Span{N: n * p.Cost}, id: a.parts.ids[i],
-			algorithm: p.Algorithm, cost: p.Cost, debt: a.parts.debts[i],
+			Span: algo.Span{N: n * p.Cost}, id: a.parts.IDs[i],
+			algorithm: p.Algorithm, cost: p.Cost, debt: a.debts[i],
 		}
 	}
 	return all
@@ -195,14 +197,14 @@ func (a *All) charges(n int64) []charge {
 
 // allow returns the answer of ask, which takes n requests or none, and reports it.
 func (a *All) allow(
-	ctx context.Context, operation string, n int64, ask func(*All, *keyState) (Result, error),
+	ctx context.Context, operation string, n int64, ask func(*All, *keys.State) (Result, error),
 ) (Result, error) {
 	began := a.client.start()
 	s, err := a.use(ctx, operation, n)
 	if err != nil {
 		return a.pass(ctx, n, Result{}, a.refused(ctx, a.subject(n, nil), err))
 	}
-	defer s.release()
+	defer s.Release()
 	r, err := a.whole(ask(a, s))
 	of := a.subject(n, s)
 	if err != nil || a.shadow.some == nil {
@@ -217,7 +219,7 @@ func (a *All) allow(
 }
 
 // subject returns the subject of a call, for reports.
-func (a *All) subject(n int64, s *keyState) subject {
+func (a *All) subject(n int64, s *keys.State) subject {
 	return subject{kind: KindAll, name: a.name, n: n, shadow: a.shadow.every, state: s}
 }
 
@@ -247,8 +249,8 @@ func (a *All) Peek(ctx context.Context) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	defer s.release()
-	ask := func(_ *All, s *keyState) (Result, error) { return s.peek(ctx) }
+	defer s.Release()
+	ask := func(_ *All, s *keys.State) (Result, error) { return result(s.Peek(ctx)) }
 	r, err := a.whole(ask(a, s))
 	if err != nil || a.shadow.some == nil {
 		return a.pass(ctx, 0, r, err)
@@ -274,11 +276,11 @@ func (a *All) WaitN(ctx context.Context, n int64) error {
 	if err != nil {
 		return a.refused(ctx, a.subject(n, nil).waiting(), err)
 	}
-	defer s.release()
+	defer s.Release()
 	if a.shadow.every && n > 0 {
-		return s.askOnce(ctx, a.subject(n, s).waiting())
+		return a.client.askOnce(ctx, s, a.subject(n, s).waiting())
 	}
-	return s.wait(ctx, a.subject(n, s).waiting())
+	return a.client.wait(ctx, s, a.subject(n, s).waiting())
 }
 
 // WaitFunc is WaitN without blocking, as Limiter.WaitFunc is.
@@ -289,48 +291,32 @@ func (a *All) WaitFunc(ctx context.Context, n int64, f func(error)) (cancel func
 		return a.client.refuse(f, a.refused(ctx, a.subject(n, nil).waiting(), err))
 	}
 	if a.shadow.every && n > 0 {
-		return s.askOnceFunc(ctx, a.subject(n, s).waiting(), f)
+		return a.client.askOnceFunc(ctx, s, a.subject(n, s).waiting(), f)
 	}
-	return s.waitFunc(ctx, a.subject(n, s).waiting(), f, s.release)
+	return a.client.waitFunc(ctx, s, a.subject(n, s).waiting(), f)
 }
 
-// allOf is a combination of limits of this Client.
-type allOf struct {
-	*algo.Combination
-	ids   []stateID // of the parts, for requests for one of them alone
-	debts []int64   // permits that a settlement may charge above a whole burst
-}
-
-// shares identifies the keys for the policy LocalShare.
-func (a *allOf) shares() []outage.ID {
-	ids := make([]outage.ID, len(a.ids))
-	for i := range a.ids {
-		ids[i] = a.ids[i].share()
-	}
-	return ids
-}
-
-// newAllOf checks the parts.
-func newAllOf(c *Client, parts []Part) (*allOf, error) {
+// newAllOf checks the parts, and returns what they may owe.
+func newAllOf(c *Client, parts []Part) (all *keys.All, debts []int64, err error) {
 	if len(parts) < 1 || len(parts) > maxParts {
-		return nil, argument.Error("parts", len(parts), "must be 1 to 16")
+		return nil, nil, argument.Error("parts", len(parts), "must be 1 to 16")
 	}
-	all := &allOf{Combination: &algo.Combination{}}
+	all = &keys.All{Combination: &algo.Combination{}}
 	where := map[string]int{}
 	for i, p := range parts {
 		if err := p.check(c); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		l, id := p.limiter, p.limiter.id(p.key)
-		if first, used := where[id.key]; used {
-			return nil, argument.Error(fmt.Sprintf("part %d", i+1), scripts.Quote(id.key),
+		if first, used := where[id.Key]; used {
+			return nil, nil, argument.Error(fmt.Sprintf("part %d", i+1), scripts.Quote(id.Key),
 				fmt.Sprintf("is a key of part %d too: give them different prefixes", first+1))
 		}
-		where[id.key] = i
-		all.ids, all.debts = append(all.ids, id), append(all.debts, l.mostDebt())
-		all.Add(id.key, l.algorithm, algo.Limit(l.options.limit), p.cost)
+		where[id.Key] = i
+		all.IDs, debts = append(all.IDs, id), append(debts, l.mostDebt())
+		all.Add(id.Key, l.algorithm, l.options.Limit, p.cost)
 	}
-	return all, checkSlots(c, all.Keys)
+	return all, debts, checkSlots(c, all.Keys)
 }
 
 // check refuses a part.
@@ -343,7 +329,7 @@ func (p Part) check(c *Client) error {
 	case p.limiter.err != nil:
 		return p.limiter.err
 	case p.limiter.client != c:
-		return argument.Error("part", scripts.Quote(p.limiter.id(p.key).key), "must be made by the same Client")
+		return argument.Error("part", scripts.Quote(p.limiter.id(p.key).Key), "must be made by the same Client")
 	}
 	return nil
 }
@@ -368,17 +354,17 @@ func checkSlots(c *Client, keys []string) error {
 }
 
 // identity identifies a combination by its parts, with limits and costs.
-func (a *allOf) identity() string {
+func identity(a *keys.All) string {
 	var b []byte
 	for i, p := range a.Parts {
-		id := a.ids[i]
+		id := a.IDs[i]
 		for _, n := range []int64{
-			int64(id.options.algorithm), p.Cost,
-			p.Limit.Rate, int64(p.Limit.Per), p.Limit.Burst, int64(len(id.key)),
+			int64(id.Options.Algorithm), p.Cost,
+			p.Limit.Rate, int64(p.Limit.Per), p.Limit.Burst, int64(len(id.Key)),
 		} {
 			b = append(strconv.AppendInt(b, n, 36), ' ')
 		}
-		b = append(b, id.key...)
+		b = append(b, id.Key...)
 	}
 	return string(b)
 }

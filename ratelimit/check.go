@@ -33,7 +33,7 @@ type checkable interface {
 // invalid or the Client is closed (ErrClosed), there is an error and no Report. Check blocks for a few round
 // trips, at most until a quarter of a second after the end of ctx. It is safe for concurrent use.
 func (c *Client) Check(ctx context.Context, limiters ...checkable) (*cogwheel.Report, error) {
-	return check.Call(ctx, &c.gate, c.wheel, argument, ErrClosed, limiters, func() *cogwheel.Report {
+	return check.Call(ctx, &c.gate, c.core.Wheel, argument, ErrClosed, limiters, func() *cogwheel.Report {
 		return check.Run(ctx, c.checked(limiters))
 	})
 }
@@ -57,7 +57,7 @@ func (c *Client) checked(limiters []checkable) *check.Client {
 			needs[i].Keys = nil
 		}
 	}
-	return &check.Client{Package: "ratelimit", Base: c.base, Needs: needs, Keeps: "limits", Timeout: c.timeout}
+	return &check.Client{Package: "ratelimit", Base: c.base, Needs: needs, Keeps: "limits", Timeout: c.core.Timeout}
 }
 
 func (k *Limiter) needs() []check.Needs {

@@ -3,11 +3,11 @@ package ratelimit
 import (
 	"context"
 	"fmt"
-	"hash/maphash"
 	"log/slog"
 	"math"
-	"sync"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/keys"
 
 	"github.com/cogwheel-go/cogwheel/ratelimit/internal/outage"
 
@@ -20,27 +20,18 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/usercode"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
-	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // Client limits rates through one Redis deployment. Create one Client per process and deployment with New. It
 // is safe for concurrent use. The methods of its limiters return a *cogwheel.InvalidError for a nil context and
 // for a negative n.
 type Client struct {
-	rdb      redis.UniversalClient
-	base     redis.UniversalClient // the client of a known type that rdb is or embeds; knows the nodes
-	wheel    *wheel.Wheel
-	logger   *slog.Logger
-	id       string // part of the keys of limits with the scope PerClient
-	clock    client.Clock
-	timeout  time.Duration
-	patience time.Duration // the time for an answer of Redis: timeout, or a shorter ReadTimeout
-	sender   *calls.Sender
-	breakers *outage.Breakers
-	states   states
-	monitor  monitor
-	gate     gate.Gate // counts the operations that may talk to Redis
-	calls    sync.Pool // of *call; one per Client, because a channel belongs to the synctest bubble that made it
+	rdb     redis.UniversalClient
+	base    redis.UniversalClient // the client of a known type that rdb is or embeds; knows the nodes
+	logger  *slog.Logger
+	gate    gate.Gate // counts the operations that may talk to Redis
+	core    *keys.Keys
+	monitor monitor
 }
 
 // New returns a Client that uses rdb: a *redis.Client for one server or Sentinel, a *redis.ClusterClient, a
@@ -62,14 +53,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{
-		wheel:   cfg.Wheel,
-		logger:  cfg.Logger,
-		id:      client.NewID(),
-		clock:   client.NewClock(cfg.Wheel),
-		timeout: cfg.timeout,
-		monitor: newMonitor(cfg.hooks),
-	}
+	c := &Client{logger: cfg.Logger, monitor: newMonitor(cfg.hooks)}
 	r, err := client.NewRedis(&cfg.Options, rdb, &c.gate)
 	if err != nil {
 		return nil, err
@@ -78,25 +62,27 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		c.logger.Warn("ratelimit: the client is of a type whose nodes are not known: "+
 			"the scripts of each key travel alone", "type", fmt.Sprintf("%T", rdb))
 	}
-	c.rdb, c.base, c.sender = r.Client, r.Base, r.Sender
-	c.sender.Timeout = 4 * min(cfg.timeout, math.MaxInt64/4) // a late reply may have permits for waiters
-	c.calls.New = newCall
-	c.states.seed = maphash.MakeSeed()
-	c.patience = cfg.timeout
+	c.rdb, c.base = r.Client, r.Base
+	patience := cfg.timeout
 	if most, _ := redisconn.ReadTimeout(c.base); most > 0 {
-		c.patience = min(c.patience, most)
+		patience = min(patience, most)
 	}
-	c.breakers = outage.New(outage.Config{
-		Base: c.base, Sender: c.sender, Wheel: c.wheel, Timeout: c.timeout, Patience: c.patience,
+	breakers := outage.New(outage.Config{
+		Base: c.base, Sender: r.Sender, Wheel: cfg.Wheel, Timeout: cfg.timeout, Patience: patience,
 		Threshold: cfg.failures, Probe: cfg.probe, Policy: cfg.policy.policy,
 		Failed: func() { c.monitor.failures.Add(1) }, Down: c.nodeDown, Up: c.nodeUp,
 	})
-	c.sender.CheckTimeout, c.sender.Checked = cfg.timeout, c.breakers.Checked
+	r.Sender.Timeout = 4 * min(cfg.timeout, math.MaxInt64/4) // a late reply may have permits for waiters
+	r.Sender.CheckTimeout, r.Sender.Checked = cfg.timeout, breakers.Checked
+	c.core = keys.New(keys.Config{
+		ID: client.NewID(), Wheel: cfg.Wheel, Clock: client.NewClock(cfg.Wheel),
+		Timeout: cfg.timeout, Patience: patience, Sender: r.Sender, Breakers: breakers, Gate: &c.gate,
+	})
 	return c, nil
 }
 
 // now returns the time by the clock of the Client.
-func (c *Client) now() time.Duration { return c.clock.Now() }
+func (c *Client) now() time.Duration { return c.core.Now() }
 
 // Close ends waiting calls with ErrClosed and blocks until no call of the Client is in flight, or until ctx
 // ends. If ctx ends first, Close returns its error. Waits have ended then too, and calls in flight end by the
@@ -108,96 +94,44 @@ func (c *Client) Close(ctx context.Context) error {
 		return argument.Nil("context")
 	}
 	if c.gate.Close() {
-		c.breakers.Stop()
+		c.core.Breakers.Stop()
 	}
-	for i := range c.states.shards {
-		c.states.shards[i].close()
-	}
+	c.core.EndWaits()
 	if err := c.gate.Wait(ctx); err != nil {
 		return fmt.Errorf("ratelimit: close: %w", err)
 	}
 	c.gate.Workers.Close()
-	for i := range c.states.shards {
-		c.states.shards[i].forgetAll()
-	}
+	c.core.Forget()
 	return nil
 }
-
-// forgetAll forgets the last known states of all keys.
-func (s *stateShard) forgetAll() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	clear(s.states)
-}
-
-// close ends the waits and removes the wheel entries of the states. The gate is closed, so the states add no
-// more.
-func (s *stateShard) close() {
-	s.mu.Lock()
-	var states, unused []*keyState
-	for _, state := range s.states {
-		states = append(states, state)
-		if state.retention.Stop() {
-			unused = append(unused, state)
-		}
-	}
-	s.mu.Unlock()
-	for _, state := range states {
-		state.mu.Lock()
-		var j *job
-		if state.line != nil {
-			state.line.finishAll(state.client.now(), ErrClosed)
-			j = state.leavePlacesLocked()
-		}
-		if state.armed && state.timer.Stop() {
-			state.armed = false
-			unused = append(unused, state)
-		}
-		state.mu.Unlock()
-		state.send(j)
-	}
-	for _, state := range unused {
-		state.release()
-	}
-}
-
-// enter counts an operation that may talk to Redis, until leave.
-func (c *Client) enter() error {
-	if !c.gate.Enter() {
-		return ErrClosed
-	}
-	return nil
-}
-
-func (c *Client) leave() { c.gate.Leave() }
 
 // inside runs f, which talks to Redis for one caller with the state of a key, unless the Client is closed. It
 // returns when f has returned or ctx ends, whatever Redis does. If ctx ends before the turn of f, f is never
 // called. If ctx ends later, f continues until the timeouts of rdb. inside releases the state.
 func inside[T any](
-	ctx context.Context, s *keyState, operation string, f func(context.Context) (T, error),
+	ctx context.Context, s *keys.State, operation string, f func(context.Context) (T, error),
 ) (value T, err error) {
-	c := s.client
-	defer s.release()
+	c := s.Keys
+	defer s.Release()
 	if err = ctx.Err(); err != nil {
 		err = conventions.Cause(ctx)
 	} else {
-		err = c.enter()
+		err = c.Enter()
 	}
 	if err != nil {
-		return value, s.operationError(operation, err)
+		return value, s.OperationError(operation, err)
 	}
-	defer c.leave()
+	defer c.Leave()
 	type result struct {
 		value T
 		err   error
 	}
 	answer := make(chan result, 1)
-	r, answered := c.sender.Do(ctx, calls.Request{
+	r, answered := c.Sender.Do(ctx, calls.Request{
 		Key: s.Route(),
 		Send: func(ctx context.Context) *redis.Cmd {
-			s.hold()
-			defer s.release()
+			s.Hold()
+			defer s.Release()
 			value, err := f(ctx)
 			answer <- result{value, err}
 			return redis.NewCmd(ctx)
@@ -205,18 +139,18 @@ func inside[T any](
 	})
 	switch {
 	case !answered:
-		return value, s.operationError(operation, conventions.Cause(ctx))
+		return value, s.OperationError(operation, conventions.Cause(ctx))
 	case r.Err() != nil: // f panicked
-		return value, s.operationError(operation, r.Err())
+		return value, s.OperationError(operation, r.Err())
 	}
 	got := <-answer
-	return got.value, s.operationError(operation, got.err)
+	return got.value, s.OperationError(operation, got.err)
 }
 
 // refuse calls f with an error, on another goroutine than the caller's.
 func (c *Client) refuse(f func(error), err error) func() {
 	tell := func() { c.callback(f, err) }
-	if _, stopped := wheelentry.AfterFunc(c.wheel, 0, func(error) { tell() }); stopped != nil {
+	if _, stopped := wheelentry.AfterFunc(c.core.Wheel, 0, func(error) { tell() }); stopped != nil {
 		go tell()
 	}
 	return func() {}
@@ -235,7 +169,7 @@ func (c *Client) apart(f func()) {
 }
 
 func (c *Client) nodeDown(node string, cause error) {
-	err := unavailable(cause)
+	err := keys.Unavailable(cause)
 	c.logger.Warn("ratelimit: Redis is down, the policy decides", "node", node, "error", err)
 	c.tellOutage(c.monitor.hooks.Down, Event{Err: err, Node: node})
 }

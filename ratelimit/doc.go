@@ -30,7 +30,7 @@
 //	Allow, denied    the same the first time; then none until the time that Redis named, for at most a second
 //	Wait             at most one round trip in 10 ms for all waiters of a key; one entry on the wheel
 //	All              one round trip, shared by concurrent callers for the same parts
-//	Redis, Limiter     TIME, GET and SET, O(1); a string of at most 80 bytes
+//	Redis, Limiter     TIME, GET and SET, O(1); a string of at most 80 bytes, more beside waiters
 //	Redis, StoredLimiter   eight commands; 21 bytes for each granted call within the interval
 //
 // # Example

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/keys"
+
 	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
 
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
@@ -17,53 +19,24 @@ func RedisKey(prefix, key string, a Algorithm) string { return redisKey(prefix, 
 func TaggedKey(prefix, tag, key string, a Algorithm) string { return redisKey(prefix, tag, key, a) }
 
 // Kept is how many keys the client has in memory.
-func Kept(c *Client) int { return c.remembered(func(stateID) bool { return true }) }
+func Kept(c *Client) int { return c.core.Count(func(keys.ID) bool { return true }) }
 
 // UnderWay is how many keys have a call under way.
-func UnderWay(c *Client) int {
-	n := 0
-	for i := range c.states.shards {
-		s := &c.states.shards[i]
-		s.mu.Lock()
-		for _, state := range s.states {
-			state.mu.Lock()
-			if state.inFlight > 0 {
-				n++
-			}
-			state.mu.Unlock()
-		}
-		s.mu.Unlock()
-	}
-	return n
-}
+func UnderWay(c *Client) int { return c.core.UnderWay() }
 
 // Shares is how many keys the client counts by the policy LocalShare.
 func Shares(c *Client) int {
-	return c.breakers.Shares()
+	return c.core.Breakers.Shares()
 }
 
 // States is how many keys of a Limiter the process remembers.
 func States(k *Limiter) int {
-	return k.client.remembered(func(id stateID) bool { return id.options == k.options && strings.HasPrefix(id.key, k.prefix+":{") })
+	return k.client.core.Count(func(id keys.ID) bool { return id.Options == k.options && strings.HasPrefix(id.Key, k.prefix+":{") })
 }
 
 // Names is how many limiters the client remembers.
 func Names(c *Client) int {
-	return c.remembered(func(id stateID) bool { return id.options.algorithm == logAlgorithm })
-}
-
-func (c *Client) remembered(which func(stateID) bool) (n int) {
-	for i := range c.states.shards {
-		s := &c.states.shards[i]
-		s.mu.Lock()
-		for id := range s.states {
-			if which(id) {
-				n++
-			}
-		}
-		s.mu.Unlock()
-	}
-	return n
+	return c.core.Count(func(id keys.ID) bool { return id.Options.Algorithm == logAlgorithm })
 }
 
 // Asked is what tests ask without a Client: a Limiter, or Log.
@@ -162,7 +135,7 @@ func Booking(k Asked, debt, most int64) *Asking {
 func (q *Asking) Settled(reply []int64) (s Settled, err error) {
 	got, err := q.of.Decode(&q.a, reply, algo.Reading{})
 	for _, charge := range got.Spans {
-		s.Charges = append(s.Charges, Charge{charge, max(0, q.of.Fit(got.Spans, charge.N, -never/2).At)})
+		s.Charges = append(s.Charges, Charge{charge, max(0, q.of.Fit(got.Spans, charge.N, -keys.Never/2).At)})
 	}
 	s.Given, s.Booked, s.Known = got.TakenBack, got.Booked, Known{got.Snapshot}
 	return s, err

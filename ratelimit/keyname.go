@@ -86,5 +86,5 @@ func isPlain(key string) bool {
 // RedisKey returns the key in Redis for a key of the Limiter, as in errors and for the command cogwheel limit.
 // It does not talk to Redis.
 func (k *Limiter) RedisKey(key string) string {
-	return k.id(key).key
+	return k.id(key).Key
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/keys"
+
 	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
 
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
@@ -21,7 +23,7 @@ import (
 type Limiter struct {
 	client    *Client
 	prefix    string
-	options   limiterOptions
+	options   keys.Options
 	shadow    bool // not part of options, which identify the state
 	debt      *int64
 	algorithm algo.Combinable
@@ -37,7 +39,7 @@ func (c *Client) Limiter(prefix string, limit Limit, opts ...LimiterOption) *Lim
 	k := &Limiter{client: c, prefix: prefix}
 	var cfg limiterConfig
 	k.err = conventions.Apply(argument, &cfg, opts, LimiterOption.applyLimiter)
-	k.options, k.shadow, k.debt = cfg.limiterOptions, cfg.shadow, cfg.debt
+	k.options, k.shadow, k.debt = cfg.Options, cfg.shadow, cfg.debt
 	if prefix == "" || strings.ContainsAny(prefix, "{}") || len(prefix) > 1024 {
 		k.check(argument.Error("prefix", fmt.Sprintf("%.64q", prefix), "must be 1 to 1024 bytes without braces"))
 	}
@@ -54,8 +56,8 @@ func (k *Limiter) check(err error) {
 // setLimit sets the limit and its algorithm, or the error of an invalid limit.
 func (k *Limiter) setLimit(limit Limit) {
 	limit = limit.whole()
-	k.options.limit = limit
-	algorithm := &algo.Kinds[k.options.algorithm]
+	k.options.Limit = algo.Limit(limit)
+	algorithm := &algo.Kinds[k.options.Algorithm]
 	k.check(algorithm.Validate(algo.Limit(limit)))
 	if k.err == nil {
 		k.algorithm = algorithm.New(algo.Limit(limit))
@@ -66,15 +68,15 @@ func (k *Limiter) setLimit(limit Limit) {
 func (k *Limiter) Err() error { return k.err }
 
 // Limit returns the limit of every key.
-func (k *Limiter) Limit() Limit { return k.options.limit }
+func (k *Limiter) Limit() Limit { return Limit(k.options.Limit) }
 
 // id tells which state a key has.
-func (k *Limiter) id(key string) stateID {
-	return stateID{k.options, redisKey(k.prefix, k.options.hashTag, key, k.options.algorithm)}
+func (k *Limiter) id(key string) keys.ID {
+	return keys.ID{Options: k.options, Key: redisKey(k.prefix, k.options.HashTag, key, Algorithm(k.options.Algorithm))}
 }
 
 // use returns the state of a key after checking what is asked of it.
-func (k *Limiter) use(ctx context.Context, operation, key string, n int64) (*keyState, error) {
+func (k *Limiter) use(ctx context.Context, operation, key string, n int64) (*keys.State, error) {
 	switch {
 	case k.err != nil:
 		return nil, k.err
@@ -83,13 +85,13 @@ func (k *Limiter) use(ctx context.Context, operation, key string, n int64) (*key
 	case n < 0:
 		return nil, argument.Error("n", n, "must not be negative")
 	}
-	if n > k.options.limit.Burst {
-		err := fmt.Errorf("%w: %d of %v", ErrExceedsLimit, n, k.options.limit)
-		return nil, callError(operation, k.RedisKey(key), err)
+	if n > k.options.Limit.Burst {
+		err := fmt.Errorf("%w: %d of %v", ErrExceedsLimit, n, k.Limit())
+		return nil, keys.CallError(operation, k.RedisKey(key), err)
 	}
 	var room [128]byte
-	redisKey := appendRedisKey(room[:0], k.prefix, k.options.hashTag, key, k.options.algorithm)
-	return k.client.useKey(k.options, redisKey, k.algorithm), nil
+	redisKey := appendRedisKey(room[:0], k.prefix, k.options.HashTag, key, Algorithm(k.options.Algorithm))
+	return k.client.core.UseKey(k.options, redisKey, k.algorithm), nil
 }
 
 // Allow is AllowN of one permit.
@@ -110,24 +112,24 @@ func (k *Limiter) Allow(ctx context.Context, key string) (Result, error) {
 // may have been taken; if it ended before the call, nothing is taken.
 //
 // Errors match ErrExceedsLimit if n is above the burst, ErrUnavailable if the policy is FailClosed,
-// ErrMisconfigured if Redis refuses this client, ErrWrongKind and ErrClosed. A script is sent once and not
-// repeated: a lost reply can take permits without success, but never twice.
+// ErrMisconfigured if Redis refuses this client, ErrWrongKind and ErrClosed. A script is sent
+// again, once, if its connection fails while Redis is well: then the permits may be taken twice.
 func (k *Limiter) AllowN(ctx context.Context, key string, n int64) (Result, error) {
 	began := k.client.start()
 	s, err := k.use(ctx, "allow", key, n)
 	if err != nil {
 		return k.pass(ctx, n, Result{}, k.refused(ctx, k.subject(key, n, nil), err))
 	}
-	defer s.release()
-	r, err := s.allow(ctx, n)
-	if k.shadow || !s.counted(n, &r, err) {
+	defer s.Release()
+	r, err := result(s.Allow(ctx, n))
+	if k.shadow || !k.client.counted(s, n, &r, err) {
 		k.client.report(ctx, k.subject(key, n, s), &r, err, began)
 	}
 	return k.pass(ctx, n, r, err)
 }
 
 // subject returns what a call is about.
-func (k *Limiter) subject(key string, n int64, s *keyState) subject {
+func (k *Limiter) subject(key string, n int64, s *keys.State) subject {
 	return subject{kind: KindLimiter, name: k.prefix, key: key, n: n, shadow: k.shadow, state: s}
 }
 
@@ -172,7 +174,7 @@ func (k *Limiter) pass(ctx context.Context, n int64, r Result, err error) (Resul
 // calls of different processes do.
 func (k *Limiter) With(limit Limit) *Limiter {
 	other := *k
-	if limit != k.options.limit && k.err == nil {
+	if limit != k.Limit() && k.err == nil {
 		other.setLimit(limit)
 	}
 	return &other
@@ -187,14 +189,14 @@ func (k *Limiter) With(limit Limit) *Limiter {
 // Under WithShadow, Granted is n. WouldDeny is true if fewer were available; these were taken.
 func (k *Limiter) AllowUpTo(ctx context.Context, key string, n int64) (Result, error) {
 	wanted := n
-	n = min(n, k.options.limit.Burst)
+	n = min(n, k.options.Limit.Burst)
 	began := k.client.start()
 	s, err := k.use(ctx, "allow up to", key, n)
 	if err != nil {
 		return Result{}, err
 	}
-	defer s.release()
-	r, err := s.upTo(ctx, n)
+	defer s.Release()
+	r, err := result(s.UpTo(ctx, n))
 	k.client.report(ctx, k.subject(key, n, s), &r, err, began)
 	return k.pass(ctx, wanted, r, err)
 }
@@ -207,8 +209,8 @@ func (k *Limiter) Peek(ctx context.Context, key string) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	defer s.release()
-	r, err := s.peek(ctx)
+	defer s.Release()
+	r, err := result(s.Peek(ctx))
 	return k.pass(ctx, 0, r, err)
 }
 
@@ -237,11 +239,11 @@ func (k *Limiter) WaitN(ctx context.Context, key string, n int64) error {
 	if err != nil {
 		return k.refused(ctx, k.subject(key, n, nil).waiting(), err)
 	}
-	defer s.release()
+	defer s.Release()
 	if k.shadow && n > 0 {
-		return s.askOnce(ctx, k.subject(key, n, s).waiting())
+		return k.client.askOnce(ctx, s, k.subject(key, n, s).waiting())
 	}
-	return s.wait(ctx, k.subject(key, n, s).waiting())
+	return k.client.wait(ctx, s, k.subject(key, n, s).waiting())
 }
 
 // WaitFunc is WaitN without blocking. It calls f exactly once, on another goroutine, with the result of WaitN,
@@ -258,9 +260,9 @@ func (k *Limiter) WaitFunc(ctx context.Context, key string, n int64, f func(erro
 		return k.client.refuse(f, k.refused(ctx, k.subject(key, n, nil).waiting(), err))
 	}
 	if k.shadow && n > 0 {
-		return s.askOnceFunc(ctx, k.subject(key, n, s).waiting(), f)
+		return k.client.askOnceFunc(ctx, s, k.subject(key, n, s).waiting(), f)
 	}
-	return s.waitFunc(ctx, k.subject(key, n, s).waiting(), f, s.release)
+	return k.client.waitFunc(ctx, s, k.subject(key, n, s).waiting(), f)
 }
 
 // Reset makes the whole burst of the key available again, under every limit of With. Concurrent calls may take
@@ -273,16 +275,12 @@ func (k *Limiter) Reset(ctx context.Context, key string) error {
 		return err
 	}
 	_, err = inside(ctx, s, "reset", func(ctx context.Context) (struct{}, error) {
-		old := s.mark()
-		err := k.client.rdb.Del(ctx, s.id.key).Err()
+		old := s.Mark()
+		err := k.client.rdb.Del(ctx, s.ID.Key).Err()
 		if err != nil {
-			old, err = 0, explain(ctx, err) // the state may be unchanged
+			old, err = 0, keys.Explain(ctx, err) // the state may be unchanged
 		}
-		s.mu.Lock()
-		s.changedLocked(old)
-		j := s.kickLocked()
-		s.mu.Unlock()
-		s.send(j)
+		s.LimitChanged(old)
 		return struct{}{}, err
 	})
 	return err
@@ -315,8 +313,8 @@ func (k *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservatio
 	if err != nil {
 		return nil, k.refused(ctx, k.subject(key, n, nil), err)
 	}
-	defer s.release()
-	return s.reserve(ctx, k.subject(key, n, s), k.mostDebt())
+	defer s.Release()
+	return k.client.reserve(ctx, s, k.subject(key, n, s), k.mostDebt())
 }
 
 // TryReserve is AllowN for a cost that is known only later: if it grants the request, Result.Reservation settles the
@@ -329,8 +327,8 @@ func (k *Limiter) TryReserve(ctx context.Context, key string, n int64) (Result, 
 	if err != nil {
 		return k.pass(ctx, n, Result{}, k.refused(ctx, k.subject(key, n, nil), err))
 	}
-	defer s.release()
-	r, err := s.tryReserve(ctx, n, s.charge(algo.Span{N: n}, k.mostDebt()))
+	defer s.Release()
+	r, err := tryReserve(ctx, s, n, chargeOf(s, algo.Span{N: n}, k.mostDebt()))
 	k.client.report(ctx, k.subject(key, n, s), &r, err, began)
 	return k.pass(ctx, n, r, err)
 }
@@ -340,5 +338,5 @@ func (k *Limiter) mostDebt() int64 {
 	if k.debt != nil {
 		return *k.debt
 	}
-	return k.options.limit.Burst
+	return k.options.Limit.Burst
 }

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/keys"
+
 	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
 
 	"github.com/cogwheel-go/cogwheel/internal/oracle"
@@ -34,8 +36,8 @@ type simServer interface {
 }
 
 type simLine struct {
-	line *line
-	k    knowledge
+	line *keys.Line
+	k    keys.Knowledge
 	wake time.Duration
 }
 
@@ -70,7 +72,7 @@ type SimWaiter struct {
 	Done      bool
 	Then      func() // called when it is done
 
-	w *waiter
+	w *keys.Waiter
 }
 
 // Execute executes a call at an instant in us.
@@ -95,7 +97,7 @@ func NewLineSim(which string, l Limit, processes int, seed uint64, execute Execu
 		a, s.server = algo.NewLog(""), &simLog{limit: oracle.Limit(l), entered: map[string]time.Duration{}}
 	}
 	for range processes {
-		s.lines = append(s.lines, &simLine{line: newLine(a), wake: never})
+		s.lines = append(s.lines, &simLine{line: keys.NewLine(a), wake: keys.Never})
 	}
 	return s
 }
@@ -125,16 +127,16 @@ func (s *LineSim) at(d time.Duration, do func()) {
 func (s *LineSim) Wait(process int, n int64, deadline time.Duration) *SimWaiter {
 	l := s.lines[process]
 	sw := &SimWaiter{Process: process, N: n, Call: s.Now}
-	sw.w = &waiter{n: n, since: s.Now, deadline: deadline, end: func(err error) {
+	sw.w = &keys.Waiter{N: n, Since: s.Now, Deadline: deadline, End: func(err error) {
 		sw.Done, sw.Err, sw.Ret = true, err, s.Now
 		if sw.Then != nil {
 			s.at(0, sw.Then)
 		}
 	}}
 	if deadline == 0 {
-		sw.w.deadline = never
+		sw.w.Deadline = keys.Never
 	}
-	if !l.line.push(sw.w, s.Now, &l.k) {
+	if !l.line.Push(sw.w, s.Now, &l.k) {
 		sw.Done, sw.Err, sw.Ret = true, ErrWouldExceedDeadline, s.Now
 	}
 	s.pump(l)
@@ -144,7 +146,7 @@ func (s *LineSim) Wait(process int, n int64, deadline time.Duration) *SimWaiter 
 // Cancel takes a waiter out, and reports whether it was not served yet.
 func (s *LineSim) Cancel(sw *SimWaiter) bool {
 	l := s.lines[sw.Process]
-	left := l.line.leave(sw.w, s.Now)
+	left := l.line.Leave(sw.w, s.Now)
 	if left {
 		sw.Done, sw.Ret = true, s.Now
 		s.pump(l)
@@ -153,28 +155,28 @@ func (s *LineSim) Cancel(sw *SimWaiter) bool {
 }
 
 // Charged is what a process has been charged and has not used.
-func (s *LineSim) Charged(process int) int64 { return s.lines[process].line.charged.n }
+func (s *LineSim) Charged(process int) int64 { return s.lines[process].line.Charged.N }
 
 func (s *LineSim) pump(l *simLine) {
-	step := l.line.advance(s.Now, &l.k)
+	step := l.line.Advance(s.Now, &l.k)
 	switch {
-	case step.look:
-		a := l.line.look(s.Now)
+	case step.Look:
+		a := l.line.Look(s.Now)
 		s.send(a, func(a *algo.Ask, got algo.Answer, at algo.Reading) {
 			if got.Snapshot != nil {
-				l.k = knowledge{snapshot: got.Snapshot, sent: at.Sent, took: at.Got - at.Sent}
+				l.k = keys.Knowledge{Snapshot: got.Snapshot, Sent: at.Sent, Took: at.Got - at.Sent}
 			}
-			l.line.looked(a, got, at)
-			l.line.serve(s.Now)
-			l.line.refuse(s.Now, &l.k, math.MaxInt64)
+			l.line.Looked(a, got, at)
+			l.line.Serve(s.Now)
+			l.line.Refuse(s.Now, &l.k, math.MaxInt64)
 		}, l)
-	case step.giveBack:
-		if spans := l.line.charged.takeAll(); len(spans) > 0 {
+	case step.GiveBack:
+		if spans := l.line.Charged.TakeAll(); len(spans) > 0 {
 			s.send(algo.Ask{Back: spans}, func(*algo.Ask, algo.Answer, algo.Reading) {}, l)
 		}
 		return
 	}
-	l.wake = step.wake
+	l.wake = step.Wake
 }
 
 // send has the server decide, and the answer come back.
@@ -207,7 +209,7 @@ func (s *LineSim) Run(until time.Duration) {
 		}
 		var woken *simLine
 		for _, l := range s.lines {
-			if l.wake == never {
+			if l.wake == keys.Never {
 				continue
 			}
 			// A wheel fires at its ticks, never early.
@@ -219,7 +221,7 @@ func (s *LineSim) Run(until time.Duration) {
 		s.Now = next
 		switch {
 		case woken != nil:
-			woken.wake = never
+			woken.wake = keys.Never
 			s.pump(woken)
 		case next == until:
 			return
@@ -330,11 +332,11 @@ func (l *simLog) decide(now time.Duration, a *algo.Ask, r algo.Reading) algo.Ans
 // MissingInSlidingWindow returns how many permits a line asks for at an instant for a waiter of n, after have permits
 // were charged that can be used until another instant.
 func MissingInSlidingWindow(l Limit, n, have int64, until, now time.Duration) (asked int64) {
-	line, k := newLine(algo.Kinds[SlidingWindow].New(algo.Limit(l))), &knowledge{}
-	line.push(&waiter{n: n, deadline: never}, 0, k)
-	line.charged.add(algo.Span{N: have, Until: until})
-	line.advance(now, k)
-	a := line.look(now)
+	line, k := keys.NewLine(algo.Kinds[SlidingWindow].New(algo.Limit(l))), &keys.Knowledge{}
+	line.Push(&keys.Waiter{N: n, Deadline: keys.Never}, 0, k)
+	line.Charged.Add(algo.Span{N: have, Until: until})
+	line.Advance(now, k)
+	a := line.Look(now)
 	for _, r := range a.Runs {
 		asked += r.N * r.Count
 	}

@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/keys"
+
 	"github.com/cogwheel-go/cogwheel/ratelimit/internal/outage"
 
 	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
@@ -110,16 +112,9 @@ func WithBreaker(failures int, probe time.Duration) Option {
 type LimiterOption interface{ applyLimiter(*limiterConfig) error }
 
 type limiterConfig struct {
-	limiterOptions
+	keys.Options
 	shadow bool
 	debt   *int64 // nil: one burst
-}
-
-// limiterOptions are what requests for a key have in common that are counted together.
-type limiterOptions struct {
-	limit     Limit
-	algorithm Algorithm
-	hashTag   string // none: each key has its own
 }
 
 // Algorithm is how a Limiter counts.
@@ -154,9 +149,11 @@ const (
 	// next one, up to Rate permits above the limit. Then RetryAfter and ResetAfter are lower bounds. Permits that
 	// are given back count in no window, and the bounds hold for the others.
 	SlidingWindow
+)
 
-	logAlgorithm Algorithm = 255 // of StoredLimiters
-	allAlgorithm Algorithm = 254 // of several limits at once
+const (
+	logAlgorithm uint8 = 255 // of StoredLimiters
+	allAlgorithm uint8 = 254 // of several limits at once
 )
 
 // String returns "GCRA", "fixed window", "sliding window", or "unknown".
@@ -177,7 +174,7 @@ func WithAlgorithm(a Algorithm) LimiterOption {
 		if int(a) >= len(algo.Kinds) {
 			return argument.Error("WithAlgorithm", uint8(a), "must be GCRA, FixedWindow or SlidingWindow")
 		}
-		c.algorithm = a
+		c.Algorithm = uint8(a)
 		return nil
 	})
 }
@@ -194,7 +191,7 @@ func WithHashTag(tag string) LimiterOption {
 		if tag == "" {
 			return argument.Error("WithHashTag", `""`, "must be at least 1 byte")
 		}
-		c.hashTag = tag
+		c.HashTag = tag
 		return nil
 	})
 }

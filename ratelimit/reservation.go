@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/keys"
+
 	"github.com/cogwheel-go/cogwheel/ratelimit/internal/outage"
 
 	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
@@ -15,16 +17,12 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 )
 
-// maxReserve is the maximum delay of a reservation. So it bounds how long a state can lock out after the
-// server's clock was set back. The scripts have the same number.
-const maxReserve = time.Minute
-
 // Reservation is the right to use n permits from a certain time on. All n count as used until Settle or Cancel says
 // how many were; a process that dies leaves them so. A Reservation is safe for concurrent use. A nil or zero
 // Reservation is for no permits.
 type Reservation struct {
-	made    *keyState // the state that made it; by now the key may have another
-	shadow  *keyState // for an All: the state of its parts with WithShadow that made it too, or nil
+	made    *keys.State // the state that made it; by now the key may have another
+	shadow  *keys.State // for an All: the state of its parts with WithShadow that made it too, or nil
 	at      time.Time
 	n       int64
 	charges []charge
@@ -35,7 +33,7 @@ type Reservation struct {
 }
 
 // newReservation returns the Reservation of n permits that may be used from a time on.
-func newReservation(made *keyState, at time.Time, n int64, charges ...charge) *Reservation {
+func newReservation(made *keys.State, at time.Time, n int64, charges ...charge) *Reservation {
 	for i := range charges {
 		charges[i].kept = n
 	}
@@ -59,7 +57,7 @@ func ReservationFromContext(ctx context.Context) *Reservation {
 // charge is what one limit has granted of a reservation: cost permits for each of n.
 type charge struct {
 	algo.Span
-	id        stateID
+	id        keys.ID
 	algorithm algo.Algorithm
 	cost      int64
 	debt      int64 // permits that a settlement may charge above a whole burst; for a log it is the rate
@@ -72,13 +70,13 @@ type charge struct {
 
 	// Of a return that was sent and not answered, so that it may have been made:
 	failed error // nil if there is none
-	sent   *job
+	sent   *keys.Job
 	before int64 // kept, if it was not made
 }
 
-// charge returns a charge of the key's one limit.
-func (s *keyState) charge(made algo.Span, debt int64) charge {
-	return charge{Span: made, id: s.id, algorithm: s.algorithm, cost: 1, debt: debt}
+// chargeOf returns a charge of the key's one limit.
+func chargeOf(s *keys.State, made algo.Span, debt int64) charge {
+	return charge{Span: made, id: s.ID, algorithm: s.Algorithm, cost: 1, debt: debt}
 }
 
 // Delay returns the time from now until the permits may be used, or 0 if they may be used now.
@@ -86,7 +84,7 @@ func (r *Reservation) Delay() time.Duration {
 	if r == nil || r.made == nil {
 		return 0
 	}
-	return max(0, r.at.Sub(r.made.client.wheel.Now()))
+	return max(0, r.at.Sub(r.made.Keys.Wheel.Now()))
 }
 
 // Wait blocks until the permits may be used. If ctx ends first, Wait returns its error and the reservation
@@ -99,7 +97,7 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	case r == nil || r.made == nil:
 		return nil
 	}
-	return r.made.operationError("wait", wheelentry.Sleep(ctx, r.made.client.wheel, r.Delay()))
+	return r.made.OperationError("wait", wheelentry.Sleep(ctx, r.made.Keys.Wheel, r.Delay()))
 }
 
 // Cancel is Settle of 0 permits. Call it only if nothing was used. It returns true if permits were given back to the
@@ -165,10 +163,10 @@ func (r *Reservation) settle(ctx context.Context, operation string, used int64) 
 	if r.made == nil {
 		return false, nil
 	}
-	c := r.made.client
-	began := c.now()
+	c := r.made.Keys
+	began := c.Now()
 	if err := r.lock(ctx); err != nil {
-		return false, r.made.operationError(operation, err)
+		return false, r.made.OperationError(operation, err)
 	}
 	defer r.unlock()
 	if operation == opCancel && r.used.Load() {
@@ -177,18 +175,18 @@ func (r *Reservation) settle(ctx context.Context, operation string, used int64) 
 	for {
 		returned, again, err := r.settleOnce(ctx, began, used)
 		given = given || returned
-		if again = again && c.beforeRepeat(ctx, began); !again {
-			return given, r.made.operationError(operation, err)
+		if again = again && beforeRepeat(ctx, c, began); !again {
+			return given, r.made.OperationError(operation, err)
 		}
 	}
 }
 
 // beforeRepeat waits until a debt is to be sent again, and reports whether there is time for that.
-func (c *Client) beforeRepeat(ctx context.Context, began time.Duration) bool {
-	pause, cancel := c.wheel.WithTimeout(ctx, debtRepeat) // also if the wheel is stopped
+func beforeRepeat(ctx context.Context, c *keys.Keys, began time.Duration) bool {
+	pause, cancel := c.Wheel.WithTimeout(ctx, debtRepeat) // also if the wheel is stopped
 	defer cancel()
 	<-pause.Done()
-	return ctx.Err() == nil && c.now()-began < c.timeout-debtRepeat
+	return ctx.Err() == nil && c.Now()-began < c.Timeout-debtRepeat
 }
 
 // lock waits until no other call settles r, at most for the timeout. If err is nil, the caller must unlock.
@@ -198,8 +196,8 @@ func (r *Reservation) lock(ctx context.Context) error {
 		return nil
 	default:
 	}
-	c := r.made.client
-	limit, cancel := c.wheel.WithTimeout(ctx, c.timeout)
+	c := r.made.Keys
+	limit, cancel := c.Wheel.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	select {
 	case r.turn <- struct{}{}:
@@ -209,7 +207,7 @@ func (r *Reservation) lock(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return conventions.Cause(ctx)
 	}
-	return unavailable(outage.ErrTimeout)
+	return keys.Unavailable(outage.ErrTimeout)
 }
 
 func (r *Reservation) unlock() { <-r.turn }
@@ -222,7 +220,7 @@ func (r *Reservation) settleOnce(ctx context.Context, began time.Duration, used 
 	}
 	type settlement struct {
 		*charge
-		job *job
+		job *keys.Job
 	}
 	var sent []settlement
 	for i := range r.charges {
@@ -238,28 +236,28 @@ func (r *Reservation) settleOnce(ctx context.Context, began time.Duration, used 
 			err = failed
 			continue
 		}
-		s := r.made.client.use(c.id, c.algorithm)
-		defer s.release()
-		j, failed := s.newCallerJob(ctx, began, a, false)
+		s := r.made.Keys.Use(c.id, c.algorithm)
+		defer s.Release()
+		j, failed := s.NewCallerJob(ctx, began, a, false)
 		if failed != nil {
 			err = failed
 			continue
 		}
-		s.send(j)
+		s.Send(j)
 		sent = append(sent, settlement{c, j})
 	}
 	for _, s := range sent {
-		failed := s.job.wait(ctx)
+		failed := s.job.Wait(ctx)
 		if failed = s.answered(s.job, used, failed); failed != nil {
 			err = failed
 			again = again || s.job.Debt > 0 && errors.Is(failed, ErrUnavailable)
 			continue
 		}
-		given = s.job.given() || given
+		given = s.job.Given() || given
 	}
 	if given {
-		r.made.freedAll()
-		r.shadow.freedAll()
+		r.made.FreedAll()
+		r.shadow.FreedAll()
 	}
 	if err != nil {
 		return given, again, err
@@ -279,12 +277,12 @@ func (r *Reservation) settleOnce(ctx context.Context, began time.Duration, used 
 
 // overdue returns an error if a call that began at some time has no time left to ask Redis.
 func (r *Reservation) overdue(ctx context.Context, began time.Duration) error {
-	c := r.made.client
+	c := r.made.Keys
 	switch {
 	case ctx.Err() != nil:
 		return conventions.Cause(ctx)
-	case c.now()-began >= c.timeout:
-		return unavailable(outage.ErrTimeout)
+	case c.Now()-began >= c.Timeout:
+		return keys.Unavailable(outage.ErrTimeout)
 	}
 	return nil
 }
@@ -292,7 +290,7 @@ func (r *Reservation) overdue(ctx context.Context, began time.Duration) error {
 // settlement asks for what a settlement of n permits charges or gives back if some of them were used. It settles
 // nothing if there is nothing to ask. The error is that of an earlier return which may not be sent again.
 func (c *charge) settlement(n, used int64) (algo.Ask, error) {
-	if c.failed != nil && c.sent.undone() { // this may be known by now
+	if c.failed != nil && c.sent.Undone() { // this may be known by now
 		c.kept, c.failed = c.before, nil
 	}
 	entries := c.algorithm.Traits().Entries
@@ -318,12 +316,12 @@ func (c *charge) settlement(n, used int64) (algo.Ask, error) {
 }
 
 // answered notes the outcome of a settlement that failed with err or has an answer, and returns its error.
-func (c *charge) answered(j *job, used int64, err error) error {
+func (c *charge) answered(j *keys.Job, used int64, err error) error {
 	isReturn := j.Debt == 0
 	if isReturn && errors.Is(err, ErrNotSet) {
 		err = nil // there is nothing to give back to
 	}
-	if isReturn && (err == nil || !j.undone()) {
+	if isReturn && (err == nil || !j.Undone()) {
 		c.failed, c.sent, c.before = err, j, c.kept
 		c.kept = min(c.kept, used)
 	}
@@ -331,7 +329,7 @@ func (c *charge) answered(j *job, used int64, err error) error {
 		return err
 	}
 	if !isReturn {
-		booked := j.got.Booked / c.cost
+		booked := j.Got.Booked / c.cost
 		c.booked, c.missing = c.booked+booked, max(0, used-c.kept-booked)
 		c.kept, c.failed = used, nil
 	}
@@ -339,39 +337,10 @@ func (c *charge) answered(j *job, used int64, err error) error {
 	return nil
 }
 
-// undone reports whether the script of a job that is over, or that its caller has left, was certainly not executed.
-func (j *job) undone() bool {
-	j.state.mu.Lock()
-	defer j.state.mu.Unlock()
-	return j.undoneLocked()
-}
-
-func (j *job) undoneLocked() bool { return j.sentAt.IsZero() || j.refused }
-
-// given reports whether a job has given permits back, which others can use now.
-func (j *job) given() bool {
-	if !j.got.TakenBack {
-		return false
-	}
-	j.state.freed(j.got.Snapshot)
-	return true
-}
-
-// freedAll tells the combination that made a reservation that permits of its parts were given back.
-func (s *keyState) freedAll() {
-	if s == nil {
-		return
-	}
-	if _, several := s.algorithm.(*allOf); several {
-		current := s.client.use(s.id, s.algorithm)
-		current.freed(nil)
-		current.release()
-	}
-}
-
 // tryReserve is decide for permits that can be settled. charges are those of the limits, with the spans of n permits.
-func (s *keyState) tryReserve(ctx context.Context, n int64, charges ...charge) (Result, error) {
-	r, charged, err := s.decideToSettle(ctx, n)
+func tryReserve(ctx context.Context, s *keys.State, n int64, charges ...charge) (Result, error) {
+	d, charged, err := s.DecideToSettle(ctx, n)
+	r := resultOf(&d)
 	if n == 0 && err == nil {
 		r.Allowed, r.RetryAfter = true, 0
 	}
@@ -379,99 +348,48 @@ func (s *keyState) tryReserve(ctx context.Context, n int64, charges ...charge) (
 		charges[i].Span = found
 	}
 	if err == nil && r.Allowed && r.Source != SourceDegraded {
-		r.Reservation = s.reservation(n, charges...)
+		r.Reservation = reservationOf(s, n, charges...)
 	}
-	return r, s.operationError("reserve", err)
+	return r, s.OperationError("reserve", err)
 }
 
-// reservation returns a Reservation of permits that may be used now.
-func (s *keyState) reservation(n int64, charges ...charge) *Reservation {
-	return newReservation(s, s.client.wheel.Now(), n, charges...)
+// reservationOf returns a Reservation of permits that may be used now.
+func reservationOf(s *keys.State, n int64, charges ...charge) *Reservation {
+	return newReservation(s, s.Keys.Wheel.Now(), n, charges...)
 }
 
 // reserve makes a reservation at most as far ahead as ctx allows. debt is as in charge.
-func (s *keyState) reserve(ctx context.Context, of subject, debt int64) (*Reservation, error) {
-	began := s.client.start()
-	made, err := s.reserveWithin(ctx, of.n, debt)
-	err = s.operationError("reserve", err)
+func (c *Client) reserve(ctx context.Context, s *keys.State, of subject, debt int64) (*Reservation, error) {
+	began := c.start()
+	made, err := reserveWithin(ctx, s, of.n, debt)
+	err = s.OperationError("reserve", err)
 	r := Result{Allowed: err == nil}
 	if made != nil {
 		r.Granted = of.n
 	}
-	s.client.report(ctx, of, &r, err, began)
+	c.report(ctx, of, &r, err, began)
 	return made, err
 }
 
-func (s *keyState) reserveWithin(ctx context.Context, n, debt int64) (*Reservation, error) {
+func reserveWithin(ctx context.Context, s *keys.State, n, debt int64) (*Reservation, error) {
 	if ctx.Err() != nil {
 		return nil, conventions.Cause(ctx)
 	}
-	if err := s.client.enter(); err != nil {
+	if err := s.Keys.Enter(); err != nil {
 		return nil, err
 	}
-	defer s.client.leave()
+	defer s.Keys.Leave()
 	if n == 0 {
-		return s.reservation(0, s.charge(algo.Span{}, debt)), nil
+		return reservationOf(s, 0, chargeOf(s, algo.Span{}, debt)), nil
 	}
-	ahead := maxReserve
+	ahead := keys.MaxReserve
 	if deadline, ok := ctx.Deadline(); ok {
 		ahead = max(0, min(ahead, deadline.Sub(conventions.Now())))
 	}
-	found, err := s.reserveInRedis(ctx, n, ahead)
+	found, err := s.ReserveInRedis(ctx, n, ahead)
 	if err != nil {
 		return nil, err
 	}
-	at := s.client.clock.Time(found.From)
-	return newReservation(s, at, n, s.charge(*found, debt)), nil
-}
-
-// reserveInRedis makes a reservation in Redis.
-func (s *keyState) reserveInRedis(ctx context.Context, n int64, ahead time.Duration) (*algo.Span, error) {
-	j, err := s.ask(ctx, algo.Ask{Runs: []algo.Run{{N: n, Count: 1}}, InOrder: true, Stamped: true, Ahead: ahead}, true)
-	if err != nil {
-		return nil, err
-	}
-	switch {
-	case j.got.Exceeding:
-		return nil, ErrExceedsLimit
-	case j.got.Granted[0] == 0:
-		return nil, ErrWouldExceedDeadline
-	}
-	found := j.got.Spans[0]
-	// It counts from the reply, so that it is never early.
-	found.From = max(s.algorithm.Fit(j.got.Spans, n, -never/2).At, s.client.now())
-	return &found, nil
-}
-
-// takeBack gives charges back, and reports whether others can use them.
-func (s *keyState) takeBack(ctx context.Context, spans []algo.Span) (bool, error) {
-	if len(spans) == 0 {
-		return false, nil
-	}
-	j, err := s.ask(ctx, algo.Ask{Back: spans}, false)
-	switch {
-	case errors.Is(err, ErrNotSet):
-		return false, nil
-	case err != nil:
-		return false, err
-	}
-	return j.given(), nil
-}
-
-// freed is called when this process has given permits of the key back. left is the state after that, if it is known.
-func (s *keyState) freed(left algo.Snapshot) {
-	s.mu.Lock()
-	next := s.freedLocked(left)
-	s.mu.Unlock()
-	s.send(next)
-}
-
-// freedLocked is freed without sending the job that it returns, if any. What is known stays if it is that state: then
-// the line asks when its permits are there, and does not ask after each of many returns.
-func (s *keyState) freedLocked(left algo.Snapshot) *job {
-	s.freedAt = s.client.wheel.Now()
-	if left == nil || s.known.snapshot != left {
-		s.known = knowledge{}
-	}
-	return s.kickLocked()
+	at := s.Keys.Clock.Time(found.From)
+	return newReservation(s, at, n, chargeOf(s, *found, debt)), nil
 }

@@ -66,24 +66,17 @@ func resultOf(d *algo.Decision) (r Result) {
 	return r
 }
 
+// result returns the decision of a call as its Result.
+func result(d algo.Decision, err error) (Result, error) { return resultOf(&d), err }
+
 // set sets an empty Result to a decision.
 func (r *Result) set(d *algo.Decision) {
 	r.Allowed, r.Granted, r.Limit, r.Remaining = d.Allowed, d.Granted, d.Limit, d.Remaining
-	r.RetryAfter, r.ResetAfter = d.RetryAfter, d.ResetAfter
+	r.RetryAfter, r.ResetAfter, r.Source = d.RetryAfter, d.ResetAfter, Source(d.Source)
 	for i := range d.Parts {
 		r.Parts = append(r.Parts, resultOf(&d.Parts[i]))
 	}
 	if d.Entry != "" {
 		r.grant = []string{d.Entry}
 	}
-}
-
-// degraded returns a decision of the policy as a Result.
-func degraded(d *algo.Decision) Result {
-	r := resultOf(d)
-	r.Source = SourceDegraded
-	for i := range r.Parts {
-		r.Parts[i].Source = SourceDegraded
-	}
-	return r
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/keys"
+
 	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
 )
@@ -35,11 +37,11 @@ func passed(ctx context.Context, n int64, r Result, err error) (Result, error) {
 }
 
 // askOnce asks for the permits of a wait, at least one, without waiting for them.
-func (s *keyState) askOnce(ctx context.Context, of subject) error {
-	began := s.client.start()
-	r, err := s.decide(ctx, of.n)
-	err = s.operationError("wait", err)
-	s.client.report(ctx, of, &r, err, began)
+func (c *Client) askOnce(ctx context.Context, s *keys.State, of subject) error {
+	began := c.start()
+	r, err := result(s.Decide(ctx, of.n))
+	err = s.OperationError("wait", err)
+	c.report(ctx, of, &r, err, began)
 	if err != nil && !passes(ctx, err) {
 		return err
 	}
@@ -47,19 +49,19 @@ func (s *keyState) askOnce(ctx context.Context, of subject) error {
 }
 
 // askOnceFunc is askOnce for WaitFunc. It releases the state.
-func (s *keyState) askOnceFunc(ctx context.Context, of subject, f func(error)) (cancel func()) {
-	if err := s.client.enter(); err != nil {
-		s.release()
-		return s.client.refuse(f, s.operationError("wait", err))
+func (c *Client) askOnceFunc(ctx context.Context, s *keys.State, of subject, f func(error)) (cancel func()) {
+	if err := c.core.Enter(); err != nil {
+		s.Release()
+		return c.refuse(f, s.OperationError("wait", err))
 	}
 	ctx, cancel = context.WithCancel(ctx)
 	go func() {
 		var err error
-		s.client.apart(func() { err = s.askOnce(ctx, of) })
+		c.apart(func() { err = c.askOnce(ctx, s, of) })
 		cancel()
-		s.release()
-		s.client.leave()
-		s.client.callback(f, err)
+		s.Release()
+		c.core.Leave()
+		c.callback(f, err)
 	}()
 	return cancel
 }
@@ -94,7 +96,7 @@ func (a *All) pass(ctx context.Context, n int64, r Result, err error) (Result, e
 		return r, err
 	}
 	if r.Parts = slices.Clone(r.Parts); undecided { // a clone, because a hook may have kept the decision
-		r.Parts = make([]Result, len(a.parts.ids))
+		r.Parts = make([]Result, len(a.parts.IDs))
 	}
 	for i := range r.Parts {
 		r.Parts[i].Allowed, r.Parts[i].WouldDeny = true, !r.Parts[i].Allowed
@@ -106,7 +108,7 @@ func (a *All) pass(ctx context.Context, n int64, r Result, err error) (Result, e
 // result. It does not ask them about a request that is refused. failed is the error with which they would have refused
 // the request; an error that the caller caused is ignored, because the permits of the others are taken.
 func (a *All) addShadow(
-	ctx context.Context, operation string, n int64, r Result, ask func(*All, *keyState) (Result, error),
+	ctx context.Context, operation string, n int64, r Result, ask func(*All, *keys.State) (Result, error),
 ) (_ Result, failed error) {
 	var shadow []Result
 	if r.Allowed {

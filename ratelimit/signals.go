@@ -6,6 +6,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/keys"
+
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
+
 	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/histogram"
@@ -49,16 +53,6 @@ type Breaker struct {
 	Err      error     // the last failure; without failures, the last one of any node; nil if there never was one
 }
 
-// counters count the calls for some keys. A decision costs one addition, because there are tens of millions of
-// them a second when keys are exhausted.
-type counters struct {
-	decided   [4][2]atomic.Int64 // by Source, denied and allowed
-	shadow    atomic.Int64       // those of decided that were denied under WithShadow
-	failed    atomic.Int64       // without cancelled
-	degraded  atomic.Int64       // those of failed that the policy decided
-	cancelled atomic.Int64
-}
-
 // outcome returns where a decision counts: 0 if it was denied, 1 if it was allowed.
 func outcome(r *Result) int {
 	if r.Allowed {
@@ -71,11 +65,8 @@ func outcome(r *Result) int {
 type monitor struct {
 	hooks    Hooks
 	reports  bool // there are hooks for calls
-	scripts  atomic.Int64
 	failures atomic.Int64
-	waiting  atomic.Int64
 	wait     histogram.Recorder
-	took     histogram.Recorder
 }
 
 func newMonitor(h Hooks) monitor {
@@ -88,8 +79,8 @@ type subject struct {
 	name, key string
 	n         int64
 	waits     bool
-	shadow    bool      // under WithShadow
-	state     *keyState // nil if the call was refused before it had one
+	shadow    bool        // under WithShadow
+	state     *keys.State // nil if the call was refused before it had one
 }
 
 // waiting returns the subject of a call that waits.
@@ -118,12 +109,40 @@ func (c *Client) report(ctx context.Context, of subject, r *Result, err error, b
 }
 
 // counted counts a decision that needs no other report, and reports whether it did: the fast path for most.
-func (s *keyState) counted(n int64, r *Result, err error) bool {
-	if n == 0 || err != nil || s.client.monitor.reports {
+func (c *Client) counted(s *keys.State, n int64, r *Result, err error) bool {
+	if n == 0 || err != nil || c.monitor.reports {
 		return false
 	}
-	s.shard.counts.decided[r.Source&3][outcome(r)].Add(1)
+	c.core.CountsOf(s).Decided[r.Source&3][outcome(r)].Add(1)
 	return true
+}
+
+// wait waits for the permits of a call, and reports it.
+func (c *Client) wait(ctx context.Context, s *keys.State, of subject) error {
+	began := c.now()
+	waits, err := s.Wait(ctx, of.n, func(by algo.Source, took time.Duration, err error) {
+		c.reportWait(ctx, of, Source(by), err, took)
+	})
+	if !waits && err != nil {
+		c.report(ctx, of, &Result{}, err, began)
+	}
+	return err
+}
+
+// waitFunc is wait without blocking: it calls f. It releases the state.
+func (c *Client) waitFunc(ctx context.Context, s *keys.State, of subject, f func(error)) (cancel func()) {
+	began := c.now()
+	cancel, waits, err := s.WaitFunc(ctx, of.n, func(by algo.Source, took time.Duration, err error) {
+		c.apart(func() { c.reportWait(ctx, of, Source(by), err, took) })
+	}, func(err error) { c.callback(f, err) })
+	if waits {
+		return cancel
+	}
+	if err != nil {
+		c.report(ctx, of, &Result{}, err, began)
+	}
+	s.Release()
+	return c.refuse(f, err)
 }
 
 // reportWait counts a call that has waited in line, and calls the hook.
@@ -140,23 +159,20 @@ func (c *Client) reportWait(ctx context.Context, of subject, source Source, err 
 }
 
 func (c *Client) count(ctx context.Context, of subject, r *Result, err error) {
-	counts := &c.states.shards[0].counts
-	if of.state != nil {
-		counts = &of.state.shard.counts
-	}
+	counts := c.core.CountsOf(of.state)
 	switch {
 	case err == nil:
-		counts.decided[r.Source&3][outcome(r)].Add(1)
+		counts.Decided[r.Source&3][outcome(r)].Add(1)
 		if of.shadow && !r.Allowed {
-			counts.shadow.Add(1)
+			counts.Shadow.Add(1)
 		}
 	case errors.Is(err, ErrUnavailable):
-		counts.degraded.Add(1)
-		counts.failed.Add(1)
+		counts.Degraded.Add(1)
+		counts.Failed.Add(1)
 	case errors.Is(err, ErrWouldExceedDeadline), conventions.Caused(ctx, err):
-		counts.cancelled.Add(1)
+		counts.Cancelled.Add(1)
 	default:
-		counts.failed.Add(1)
+		counts.Failed.Add(1)
 	}
 }
 
@@ -186,15 +202,14 @@ func (c *Client) callHook(ctx context.Context, of subject, r *Result, err error,
 func (c *Client) Stats() Stats {
 	m := &c.monitor
 	s := Stats{
-		Scripts: m.scripts.Load(), Failures: m.failures.Load(), Waiting: int(m.waiting.Load()),
+		Scripts: c.core.Scripts.Load(), Failures: m.failures.Load(), Waiting: int(c.core.Waiting.Load()),
 		Down: c.Breaker().Down,
-		Wait: wheel.Histogram(m.wait.Values()), Took: wheel.Histogram(m.took.Values()),
+		Wait: wheel.Histogram(m.wait.Values()), Took: wheel.Histogram(c.core.Took.Values()),
 	}
-	for i := range c.states.shards {
-		shard := &c.states.shards[i]
-		for source := range shard.counts.decided {
-			denied := shard.counts.decided[source][0].Load()
-			allowed := shard.counts.decided[source][1].Load()
+	for counts := range c.core.AllCounts {
+		for source := range counts.Decided {
+			denied := counts.Decided[source][0].Load()
+			allowed := counts.Decided[source][1].Load()
 			s.Denied += denied
 			s.Allowed += allowed
 			switch Source(source) {
@@ -204,22 +219,20 @@ func (c *Client) Stats() Stats {
 				s.Degraded += denied + allowed
 			}
 		}
-		s.ShadowDenied += shard.counts.shadow.Load()
-		s.Degraded += shard.counts.degraded.Load()
-		cancelled := shard.counts.cancelled.Load()
+		s.ShadowDenied += counts.Shadow.Load()
+		s.Degraded += counts.Degraded.Load()
+		cancelled := counts.Cancelled.Load()
 		s.Cancelled += cancelled
-		s.Failed += shard.counts.failed.Load() + cancelled
-		shard.mu.Lock()
-		s.Keys += len(shard.states)
-		shard.mu.Unlock()
+		s.Failed += counts.Failed.Load() + cancelled
 	}
+	s.Keys = c.core.Count(func(keys.ID) bool { return true })
 	return s
 }
 
 // Breaker returns the state of the node that has been down longest, or if none is down, of the node with the
 // most failures. It does not block. It is safe for concurrent use.
 func (c *Client) Breaker() Breaker {
-	b := Breaker(c.breakers.Worst())
+	b := Breaker(c.core.Breakers.Worst())
 	if c.gate.Closed() {
 		b.Down, b.Since = false, time.Time{}
 	}

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/keys"
+
 	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
 
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
@@ -143,30 +145,30 @@ func (l *StoredLimiter) set(ctx context.Context, mode string, limit Limit, opts 
 	if cfg.scope != nil {
 		scope = strconv.Itoa(int(*cfg.scope))
 	}
-	return manage(ctx, l, "set", func(ctx context.Context, s *keyState) (bool, error) {
-		old := s.mark()
+	return manage(ctx, l, "set", func(ctx context.Context, s *keys.State) (bool, error) {
+		old := s.Mark()
 		set, err := scripts.Flag(scripts.RateSet.Run(ctx, l.client.rdb, algo.LogKeys(l.name), mode, limit.Rate,
 			limit.Per.Milliseconds(), scope, cfg.keepAlive.Milliseconds(), algo.Flag(cfg.keepState)))
 		if err != nil {
-			return false, explain(ctx, err)
+			return false, keys.Explain(ctx, err)
 		}
 		if !set {
 			old = 0
 		}
 		if set && cfg.scope != nil {
-			s.algorithm.SetPerClient(*cfg.scope == PerClient)
+			s.Algorithm.SetPerClient(*cfg.scope == PerClient)
 		}
-		s.limitChanged(old)
+		s.LimitChanged(old)
 		return set, nil
 	})
 }
 
 // Config returns the limit as it is stored in Redis, or an error that matches ErrNotSet.
 func (l *StoredLimiter) Config(ctx context.Context) (Config, error) {
-	return manage(ctx, l, "config", func(ctx context.Context, _ *keyState) (Config, error) {
+	return manage(ctx, l, "config", func(ctx context.Context, _ *keys.State) (Config, error) {
 		fields, err := l.client.rdb.HGetAll(ctx, l.name).Result()
 		if err != nil {
-			return Config{}, explain(ctx, err)
+			return Config{}, keys.Explain(ctx, err)
 		}
 		number := func(field string) int64 {
 			n, _ := strconv.ParseInt(fields[field], 10, 64)
@@ -190,28 +192,19 @@ func (l *StoredLimiter) Config(ctx context.Context) (Config, error) {
 
 // Delete removes the limit and the grants, and reports whether there were any. Waiters fail with ErrNotSet.
 func (l *StoredLimiter) Delete(ctx context.Context) (bool, error) {
-	return manage(ctx, l, "delete", func(ctx context.Context, s *keyState) (bool, error) {
-		old := s.mark()
+	return manage(ctx, l, "delete", func(ctx context.Context, s *keys.State) (bool, error) {
+		old := s.Mark()
 		n, err := l.client.rdb.Del(ctx, algo.LogKeys(l.name)...).Result()
 		if err != nil {
-			return false, explain(ctx, err)
+			return false, keys.Explain(ctx, err)
 		}
-		s.limitChanged(old)
+		s.LimitChanged(old)
 		return n > 0, nil
 	})
 }
 
-// limitChanged is called when this process has set or deleted the limit. See changedLocked.
-func (s *keyState) limitChanged(old int64) {
-	s.mu.Lock()
-	s.changedLocked(old)
-	j := s.kickLocked()
-	s.mu.Unlock()
-	s.send(j)
-}
-
 // use checks the arguments of a call and returns the state of the name.
-func (l *StoredLimiter) use(ctx context.Context, operation string, n int64) (*keyState, error) {
+func (l *StoredLimiter) use(ctx context.Context, operation string, n int64) (*keys.State, error) {
 	switch {
 	case l.err != nil:
 		return nil, l.err
@@ -220,14 +213,14 @@ func (l *StoredLimiter) use(ctx context.Context, operation string, n int64) (*ke
 	case n < 0:
 		return nil, argument.Error("n", n, "must not be negative")
 	case n > MaxRate:
-		return nil, callError(operation, l.name, fmt.Errorf("%w: %d permits", ErrExceedsLimit, n))
+		return nil, keys.CallError(operation, l.name, fmt.Errorf("%w: %d permits", ErrExceedsLimit, n))
 	}
-	return l.client.use(stateID{limiterOptions{algorithm: logAlgorithm}, l.name}, nil), nil
+	return l.client.core.Use(keys.ID{Options: keys.Options{Algorithm: logAlgorithm}, Key: l.name}, nil), nil
 }
 
 // manage runs f, which talks to Redis, and returns when f has returned or ctx ends, whatever Redis does.
 func manage[T any](
-	ctx context.Context, l *StoredLimiter, operation string, f func(context.Context, *keyState) (T, error),
+	ctx context.Context, l *StoredLimiter, operation string, f func(context.Context, *keys.State) (T, error),
 ) (T, error) {
 	s, err := l.use(ctx, operation, 0)
 	if err != nil {
@@ -250,16 +243,16 @@ func (l *StoredLimiter) AllowN(ctx context.Context, n int64) (Result, error) {
 	if err != nil {
 		return Result{}, l.refused(ctx, l.subject(n, nil), err)
 	}
-	defer s.release()
-	r, err := s.allow(ctx, n)
-	if !s.counted(n, &r, err) {
+	defer s.Release()
+	r, err := result(s.Allow(ctx, n))
+	if !l.client.counted(s, n, &r, err) {
 		l.client.report(ctx, l.subject(n, s), &r, err, began)
 	}
 	return r, err
 }
 
 // subject returns the subject of a call, for reports.
-func (l *StoredLimiter) subject(n int64, s *keyState) subject {
+func (l *StoredLimiter) subject(n int64, s *keys.State) subject {
 	return subject{kind: KindStoredLimiter, name: l.name, n: n, state: s}
 }
 
@@ -276,8 +269,8 @@ func (l *StoredLimiter) Peek(ctx context.Context) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	defer s.release()
-	return s.peek(ctx)
+	defer s.Release()
+	return result(s.Peek(ctx))
 }
 
 // AllowUpTo takes as many permits as are available, at most n. n may be above the rate; see
@@ -289,8 +282,8 @@ func (l *StoredLimiter) AllowUpTo(ctx context.Context, n int64) (Result, error) 
 	if err != nil {
 		return Result{}, err
 	}
-	defer s.release()
-	r, err := s.upTo(ctx, n)
+	defer s.Release()
+	r, err := result(s.UpTo(ctx, n))
 	l.client.report(ctx, l.subject(n, s), &r, err, began)
 	return r, err
 }
@@ -310,8 +303,8 @@ func (l *StoredLimiter) WaitN(ctx context.Context, n int64) error {
 	if err != nil {
 		return l.refused(ctx, l.subject(n, nil).waiting(), err)
 	}
-	defer s.release()
-	return s.wait(ctx, l.subject(n, s).waiting())
+	defer s.Release()
+	return l.client.wait(ctx, s, l.subject(n, s).waiting())
 }
 
 // WaitFunc is WaitN without blocking, as Limiter.WaitFunc is.
@@ -321,7 +314,7 @@ func (l *StoredLimiter) WaitFunc(ctx context.Context, n int64, f func(error)) (c
 	if err != nil {
 		return l.client.refuse(f, l.refused(ctx, l.subject(n, nil).waiting(), err))
 	}
-	return s.waitFunc(ctx, l.subject(n, s).waiting(), f, s.release)
+	return l.client.waitFunc(ctx, s, l.subject(n, s).waiting(), f)
 }
 
 // Reserve takes n permits now for use after the delay of the Reservation, and does not wait for that time; see
@@ -332,8 +325,8 @@ func (l *StoredLimiter) Reserve(ctx context.Context, n int64) (*Reservation, err
 	if err != nil {
 		return nil, l.refused(ctx, l.subject(n, nil), err)
 	}
-	defer s.release()
-	return s.reserve(ctx, l.subject(n, s), 0)
+	defer s.Release()
+	return l.client.reserve(ctx, s, l.subject(n, s), 0)
 }
 
 // TryReserve is AllowN for a cost that is known only later; see Limiter.TryReserve. For errors see AllowN.
@@ -343,8 +336,8 @@ func (l *StoredLimiter) TryReserve(ctx context.Context, n int64) (Result, error)
 	if err != nil {
 		return Result{}, l.refused(ctx, l.subject(n, nil), err)
 	}
-	defer s.release()
-	r, err := s.tryReserve(ctx, n, s.charge(algo.Span{N: n}, 0))
+	defer s.Release()
+	r, err := tryReserve(ctx, s, n, chargeOf(s, algo.Span{N: n}, 0))
 	l.client.report(ctx, l.subject(n, s), &r, err, began)
 	return r, err
 }
@@ -358,14 +351,14 @@ func (l *StoredLimiter) Return(ctx context.Context, granted Result) (given bool,
 	if err != nil {
 		return false, err
 	}
-	defer s.release()
-	if s.client.gate.Closed() {
-		return false, s.operationError("return", ErrClosed)
+	defer s.Release()
+	if s.Keys.Gate.Closed() {
+		return false, s.OperationError("return", ErrClosed)
 	}
 	spans := make([]algo.Span, len(granted.grant))
 	for i, e := range granted.grant {
 		spans[i].Entry = e
 	}
-	given, err = s.takeBack(ctx, spans)
-	return given, s.operationError("return", err)
+	given, err = s.TakeBack(ctx, spans)
+	return given, s.OperationError("return", err)
 }

@@ -3,7 +3,7 @@
 -- ends in ":burst": that time in seconds, rounded up. A fraction with another den is rounded up.
 --
 -- If charges of the state can be given back, it ends in "@period:returned": an instant that tells this state from those of other
--- times, and how many us were given back since. gcra_returns describes the tail that may follow. It also returns these three, or nil.
+-- times, and how many us were given back since. gcra_places describes the tail that may follow. It also returns these three, or nil.
 -- They end when the whole burst is available. For a state of a later version the tail is false.
 --
 -- Three kinds of values have a special meaning:

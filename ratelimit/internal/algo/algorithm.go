@@ -6,14 +6,15 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// Algorithm counts the permits of keys. It is immutable; the last known state of a key is a snapshot.
+// Algorithm counts the permits of keys. The last known state of a key is a Snapshot; only that of a
+// log knows something besides, the scope.
 type Algorithm interface {
-	// Script executes the calls that encode builds from an ask.
+	// Script executes the calls that Encode builds from an Ask.
 	Script() *scripts.Script
 	Encode(key string, a *Ask) scripts.Call
-	// Decode reads the reply to a call of encode, and sets the results of the calls in the ask.
+	// Decode reads the reply to a call of Encode.
 	Decode(a *Ask, reply []int64, at Reading) (Answer, error)
-	// Fit serves a request for n permits from the prepaid permits; see fitting.
+	// Fit serves a request for n permits from the prepaid permits; see Fitting.
 	Fit(charged []Span, n int64, since time.Duration) Fitting
 	// Skip takes k permits from the front of a span.
 	Skip(s *Span, k int64)
@@ -21,7 +22,7 @@ type Algorithm interface {
 	LimitOf(last Snapshot) (Limit, bool)
 	Traits() Traits
 
-	// Route returns the Redis key that decides the node. label returns the name of the limit in errors.
+	// Route returns the Redis key that decides the node. Label returns the name of the limit in errors.
 	Route(key string) string
 	Label(key string) string
 	// Follow records the scope that an error of the script names, and reports whether it names one. Such a
@@ -72,25 +73,34 @@ type Combinable interface {
 
 // Kinds describe the algorithms of Limiter, in the order of the constants of ratelimit.Algorithm.
 var Kinds = [...]struct {
-	option   string // the name of the constant, for errors
 	Text     string // for String
 	Word     string // its part of keys in Redis; GCRA has none
 	Validate func(Limit) error
 	New      func(Limit) Combinable // for a valid limit
 }{
 	{
-		"GCRA", "GCRA", "", Limit.validate,
+		"GCRA", "", Limit.validate,
 		func(l Limit) Combinable { return newGCRA(l) },
 	},
 	{
-		"FixedWindow", "fixed window", "window", Limit.ValidateWindow,
+		"fixed window", "window", Limit.ValidateWindow,
 		func(l Limit) Combinable { return &window{oneLimit{limit: l}} },
 	},
 	{
-		"SlidingWindow", "sliding window", "sliding", Limit.validateSliding,
+		"sliding window", "sliding", Limit.validateSliding,
 		func(l Limit) Combinable { return &sliding{oneLimit{limit: l}} },
 	},
 }
+
+// Source is a ratelimit.Source.
+type Source uint8
+
+// The sources, in the order of the constants of ratelimit.Source.
+const (
+	ByRedis Source = iota
+	ByProcess
+	ByPolicy
+)
 
 // Decision is the decision on one request.
 type Decision struct {
@@ -103,6 +113,7 @@ type Decision struct {
 	Parts      []Decision    // for a combination: of each part
 	Entry      string        // for a log: the entry that was granted
 	Exceeds    bool          // the request is for more than the limit
+	Source     Source
 }
 
 // Ask is the content of one script for a key: calls to decide, or permits to charge for waiters.

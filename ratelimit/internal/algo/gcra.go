@@ -101,10 +101,10 @@ func (g *gcra) Decode(a *Ask, reply []int64, at Reading) (Answer, error) {
 	if err := r.end(); err != nil {
 		return Answer{}, err
 	}
-	after := s.tat
+	after, room := s.tat, s.room
 	s.tat = p.sub(s.tat, p.Cost(n))
 	got.Decisions = a.replay(got.Granted, s) // charges the grants of callers; waiters are none
-	s.tat = after
+	s.tat, s.room = after, room
 	return got, nil
 }
 

@@ -1,4 +1,4 @@
-package ratelimit
+package keys
 
 import (
 	"time"
@@ -13,9 +13,9 @@ import (
 
 // servePlaces serves the waiters whose places can be used, each by one for as many permits, and returns when the next
 // can.
-func (l *line) servePlaces(now time.Duration) (due time.Duration) {
-	c := &l.charged
-	due = never
+func (l *Line) servePlaces(now time.Duration) (due time.Duration) {
+	c := &l.Charged
+	due = Never
 	for i := 0; i < len(c.spans); {
 		s := &c.spans[i]
 		at, late := c.placeAt(s)
@@ -34,15 +34,15 @@ func (l *line) servePlaces(now time.Duration) (due time.Duration) {
 		case at > now:
 			due = min(due, at)
 			i++
-		case w.since > s.At.NotAfter(s.Start.Micros): // the limit has granted others since
+		case w.Since > s.At.NotAfter(s.Start.Micros): // the limit has granted others since
 			c.leavePlace(i, false)
 			c.lost++
 		default:
-			if l.denied = at-s.At.Got > maxReserve/2; l.denied { // others that found no room get a chance
+			if l.denied = at-s.At.Got > MaxReserve/2; l.denied { // others that found no room get a chance
 				l.lookedAt = now
 			}
 			c.leavePlace(i, false)
-			l.used += w.n
+			l.used += w.N
 			l.finish(w, now, nil)
 		}
 	}
@@ -51,8 +51,8 @@ func (l *line) servePlaces(now time.Duration) (due time.Duration) {
 
 // split serves the first waiter for fewer permits from the first place of a span, and keeps the rest as a place. It
 // reports whether there is one.
-func (l *line) split(i int, now time.Duration) bool {
-	c := &l.charged
+func (l *Line) split(i int, now time.Duration) bool {
+	c := &l.Charged
 	rest := c.spans[i]
 	most := int64(0)
 	for n := range l.waits {
@@ -61,27 +61,27 @@ func (l *line) split(i int, now time.Duration) bool {
 		}
 	}
 	w := l.waiterFor(most)
-	if w == nil || w.since > rest.At.NotAfter(rest.Start.Micros) {
+	if w == nil || w.Since > rest.At.NotAfter(rest.Start.Micros) {
 		return false
 	}
 	c.leavePlace(i, false)
 	rest.N = rest.Unit
-	c.algorithm.Skip(&rest, w.n)
+	c.algorithm.Skip(&rest, w.N)
 	rest.Unit = rest.N
 	c.insert(rest)
-	l.used += w.n
+	l.used += w.N
 	l.denied, l.left = false, true // it may have a place of its own
 	l.finish(w, now, nil)
 	return true
 }
 
 // waiterFor returns the first waiter for n permits, or nil.
-func (l *line) waiterFor(n int64) *waiter {
+func (l *Line) waiterFor(n int64) *Waiter {
 	if l.waits[n] == 0 {
 		return nil
 	}
 	w := l.first
-	for w.n != n {
+	for w.N != n {
 		w = w.next
 	}
 	return w
@@ -89,8 +89,8 @@ func (l *line) waiterFor(n int64) *waiter {
 
 // reserveAt is lookAt for permits that can be reserved: at once for a waiter if there are no places, and else when
 // these are nearly used up. Once a second a look tells whether others have given earlier ones back.
-func (l *line) reserveAt(now time.Duration) time.Duration {
-	c := &l.charged
+func (l *Line) reserveAt(now time.Duration) time.Duration {
+	c := &l.Charged
 	if l.left {
 		l.left = false
 		if c.trim(l.surplus(), now+horizon) {
@@ -120,11 +120,11 @@ func (l *line) reserveAt(now time.Duration) time.Duration {
 }
 
 // surplus returns how many places for a number of permits no waiter takes.
-func (l *line) surplus() map[int64]int64 {
+func (l *Line) surplus() map[int64]int64 {
 	places, all := l.places()
 	for w := l.first; w != nil && all > 0; w = w.next {
-		if places[w.n] > 0 {
-			places[w.n]--
+		if places[w.N] > 0 {
+			places[w.N]--
 			all--
 		}
 	}
@@ -132,9 +132,9 @@ func (l *line) surplus() map[int64]int64 {
 }
 
 // places returns how many places there are for a number of permits, and for all.
-func (l *line) places() (of map[int64]int64, all int64) {
+func (l *Line) places() (of map[int64]int64, all int64) {
 	of = make(map[int64]int64, 1)
-	for _, s := range l.charged.spans {
+	for _, s := range l.Charged.spans {
 		of[s.Unit] += s.N / s.Unit
 		all += s.N / s.Unit
 	}
@@ -142,35 +142,35 @@ func (l *line) places() (of map[int64]int64, all int64) {
 }
 
 // withoutPlace is uncovered for permits that are reserved: each waiter takes the first place for as many permits.
-func (l *line) withoutPlace(yield func(*waiter, int64) bool) {
+func (l *Line) withoutPlace(yield func(*Waiter, int64) bool) {
 	var places map[int64]int64
-	if len(l.charged.spans) > 0 {
+	if len(l.Charged.spans) > 0 {
 		places, _ = l.places()
 	}
 	for w := l.first; w != nil; w = w.next {
-		if places[w.n] > 0 {
-			places[w.n]--
-		} else if !yield(w, w.n) {
+		if places[w.N] > 0 {
+			places[w.N]--
+		} else if !yield(w, w.N) {
 			return
 		}
 	}
 }
 
 // request returns the request for what is missing for a waiter.
-func (l *line) request(w *waiter, missing int64, now time.Duration) algo.Run {
+func (l *Line) request(w *Waiter, missing int64, now time.Duration) algo.Run {
 	r := algo.Run{N: missing, Count: 1}
-	if l.charged.reserves() {
-		r.Within = maxReserve
-		if w.deadline-now < maxReserve {
-			r.Within, r.Alone = max(0, w.deadline-now), true
+	if l.Charged.reserves() {
+		r.Within = MaxReserve
+		if w.Deadline-now < MaxReserve {
+			r.Within, r.Alone = max(0, w.Deadline-now), true
 		}
 	}
 	return r
 }
 
 // comingWithin returns how early permits are charged for waiters yet to come.
-func (l *line) comingWithin() time.Duration {
-	if l.charged.reserves() {
+func (l *Line) comingWithin() time.Duration {
+	if l.Charged.reserves() {
 		return min(horizon+2*l.took, maxHorizon)
 	}
 	return 0
@@ -178,8 +178,8 @@ func (l *line) comingWithin() time.Duration {
 
 // renew gives the places back, to reserve them anew in the same script, if there were permits before, unless the first
 // place is near.
-func (l *line) renew(now time.Duration) {
-	c := &l.charged
+func (l *Line) renew(now time.Duration) {
+	c := &l.Charged
 	l.seeks = l.changed || now-l.renewed >= lookEvery
 	if !l.earlier || len(c.spans) > maxRenewed {
 		return
@@ -187,6 +187,6 @@ func (l *line) renew(now time.Duration) {
 	l.earlier, l.seeks, l.renewed = false, false, now
 	if len(c.spans) > 0 && c.usable(c.spans[0]) > now+horizon+2*l.took {
 		c.back = append(c.back, c.spans...)
-		c.spans, c.n = nil, 0
+		c.spans, c.N = nil, 0
 	}
 }

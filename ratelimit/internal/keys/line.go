@@ -1,4 +1,4 @@
-package ratelimit
+package keys
 
 import (
 	"math"
@@ -39,24 +39,24 @@ const (
 	loginPatience, maxLoginPause = 30 * time.Second, 5 * time.Second
 )
 
-// never is later than any time.
-const never = time.Duration(math.MaxInt64)
+// Never is later than any time.
+const Never = time.Duration(math.MaxInt64)
 
-// waiter is one Wait in progress.
-type waiter struct {
-	n        int64
-	since    time.Duration // on the Client's clock
-	deadline time.Duration // never if there is none
+// Waiter is one Wait in progress.
+type Waiter struct {
+	N        int64
+	Since    time.Duration // on the Client's clock
+	Deadline time.Duration // never if there is none
 	place    int64         // permits requested by all waiters up to and with this one, since the line was made
-	source   Source        // who granted it
+	source   algo.Source   // who granted it
 	checked  bool          // it can be served before its deadline, as far as is known
 
-	end        func(error) // gives it the outcome; must not block
+	End        func(error) // gives it the outcome; must not block
 	ended      bool
-	prev, next *waiter
+	prev, next *Waiter
 }
 
-// line has the waiters of one key, in order of arrival, and the permits that were charged for them. Permits
+// Line has the waiters of one key, in order of arrival, and the permits that were charged for them. Permits
 // belong to the line, not to a waiter: when a waiter leaves, its permits serve the waiters behind it, within
 // the limit.
 //
@@ -66,13 +66,13 @@ type waiter struct {
 // goroutine take. Permits that can be reserved are charged when a waiter comes: see servePlaces and reserveAt.
 //
 // It is pure: it has no lock, timer or clock, and sends nothing.
-type line struct {
-	first, last *waiter
+type Line struct {
+	first, last *Waiter
 	came, gone  int64 // permits requested by all waiters so far, and by those that are gone
-	charged     charged
+	Charged     charged
 
 	looking   bool      // a script is in flight
-	alone     []*waiter // those of its requests that are alone
+	alone     []*Waiter // those of its requests that are alone
 	lookedAt  time.Duration
 	took      time.Duration // how long scripts take
 	contended bool          // the last look found that the limit is used up
@@ -100,23 +100,24 @@ type line struct {
 	unchecked int           // waiters not checked yet
 }
 
-func newLine(a algo.Algorithm) *line {
-	return &line{
-		charged: charged{algorithm: a}, lookedAt: -never / 2, paidUntil: -never / 2, answered: -never,
-		trimmed: never, renewed: -never / 2, waits: map[int64]int{},
+// NewLine returns a line without waiters.
+func NewLine(a algo.Algorithm) *Line {
+	return &Line{
+		Charged: charged{algorithm: a}, lookedAt: -Never / 2, paidUntil: -Never / 2, answered: -Never,
+		trimmed: Never, renewed: -Never / 2, waits: map[int64]int{},
 	}
 }
 
-// push adds a waiter, unless it cannot be served before its deadline.
-func (l *line) push(w *waiter, now time.Duration, k *knowledge) bool {
-	w.place = l.came + w.n
+// Push adds a waiter, unless it cannot be served before its deadline.
+func (l *Line) Push(w *Waiter, now time.Duration, k *Knowledge) bool {
+	w.place = l.came + w.N
 	if w.checked = k.fresh(now); !w.checked {
 		l.unchecked++
 	} else if l.missesDeadline(w, now, k) {
 		return false
 	}
 	l.came = w.place
-	l.waits[w.n]++
+	l.waits[w.N]++
 	w.prev = l.last
 	if l.last == nil {
 		l.first = w
@@ -127,8 +128,8 @@ func (l *line) push(w *waiter, now time.Duration, k *knowledge) bool {
 	return true
 }
 
-// leave removes a waiter that was not served, unless it has ended, and reports whether it did.
-func (l *line) leave(w *waiter, now time.Duration) bool {
+// Leave removes a waiter that was not served, unless it has ended, and reports whether it did.
+func (l *Line) Leave(w *Waiter, now time.Duration) bool {
 	if w.ended {
 		return false
 	}
@@ -138,12 +139,12 @@ func (l *line) leave(w *waiter, now time.Duration) bool {
 }
 
 // finish removes a waiter and gives it its outcome.
-func (l *line) finish(w *waiter, now time.Duration, err error) {
+func (l *Line) finish(w *Waiter, now time.Duration, err error) {
 	l.unlink(w, now)
-	w.end(err)
+	w.End(err)
 }
 
-func (l *line) unlink(w *waiter, now time.Duration) {
+func (l *Line) unlink(w *Waiter, now time.Duration) {
 	if w.prev == nil {
 		l.first = w.next
 	} else {
@@ -155,9 +156,9 @@ func (l *line) unlink(w *waiter, now time.Duration) {
 		w.next.prev = w.prev
 	}
 	w.prev, w.next, w.ended = nil, nil, true
-	l.gone += w.n
-	if l.waits[w.n]--; l.waits[w.n] == 0 {
-		delete(l.waits, w.n)
+	l.gone += w.N
+	if l.waits[w.N]--; l.waits[w.N] == 0 {
+		delete(l.waits, w.N)
 	}
 	if !w.checked {
 		l.unchecked--
@@ -168,10 +169,10 @@ func (l *line) unlink(w *waiter, now time.Duration) {
 }
 
 // finishSince ends the waiters that came later than begun, but not after sent.
-func (l *line) finishSince(begun, sent, now time.Duration, err error) {
-	for w := l.first; w != nil && w.since <= sent; {
+func (l *Line) finishSince(begun, sent, now time.Duration, err error) {
+	for w := l.first; w != nil && w.Since <= sent; {
 		next := w.next
-		if w.since > begun {
+		if w.Since > begun {
 			l.finish(w, now, err)
 		}
 		w = next
@@ -179,63 +180,63 @@ func (l *line) finishSince(begun, sent, now time.Duration, err error) {
 }
 
 // finishAll ends every waiter.
-func (l *line) finishAll(now time.Duration, err error) {
+func (l *Line) finishAll(now time.Duration, err error) {
 	for l.first != nil {
 		l.finish(l.first, now, err)
 	}
 }
 
-// step is the next action of a line.
-type step struct {
-	look     bool          // ask Redis for the permits of look
-	giveBack bool          // there are no waiters: give prepaid permits back
-	wake     time.Duration // otherwise, call advance again at that time
+// Step is the next action of a line.
+type Step struct {
+	Look     bool          // ask Redis for the permits of Look
+	GiveBack bool          // there are no waiters: give prepaid permits back
+	Wake     time.Duration // unless it gives back: call Advance again at that time
 }
 
-// advance serves the waiters whose permits can be used, and returns the next action.
-func (l *line) advance(now time.Duration, k *knowledge) step {
-	due := l.serve(now)
+// Advance serves the waiters whose permits can be used, and returns the next action.
+func (l *Line) Advance(now time.Duration, k *Knowledge) Step {
+	due := l.Serve(now)
 	switch {
 	case l.looking:
-		return step{wake: due}
+		return Step{Wake: due}
 	case l.first == nil:
-		if l.charged.n == 0 && len(l.charged.back) == 0 {
-			return step{wake: never}
+		if l.Charged.N == 0 && len(l.Charged.back) == 0 {
+			return Step{Wake: Never}
 		}
-		at := max(l.emptied+l.charged.keep(), l.backAt)
-		return step{giveBack: at <= now, wake: at}
+		at := max(l.emptied+l.Charged.keep(), l.backAt)
+		return Step{GiveBack: at <= now, Wake: at}
 	}
 	at := l.lookAt(now, k)
-	return step{look: at <= now, wake: min(due, at)}
+	return Step{Look: at <= now, Wake: min(due, at)}
 }
 
-// serve serves waiters, and returns when the permits of the first remaining waiter can be used, if they are
+// Serve serves waiters, and returns when the permits of the first remaining waiter can be used, if they are
 // charged.
-func (l *line) serve(now time.Duration) time.Duration {
-	if l.charged.reserves() {
+func (l *Line) Serve(now time.Duration) time.Duration {
+	if l.Charged.reserves() {
 		return l.servePlaces(now)
 	}
 	for w := l.first; w != nil; w = l.first {
-		at, missing := l.charged.ready(w.n, w.since)
+		at, missing := l.Charged.ready(w.N, w.Since)
 		if missing > 0 {
-			if l.charged.atOnce() {
-				l.charged.ready(w.n, now) // drops permits of a window that ends before the missing ones can come
+			if l.Charged.atOnce() {
+				l.Charged.ready(w.N, now) // drops permits of a window that ends before the missing ones can come
 			}
 			break
 		}
 		if at > now {
 			return at
 		}
-		l.charged.use(w.n)
-		l.used += w.n
+		l.Charged.Use(w.N)
+		l.used += w.N
 		l.finish(w, now, nil)
 	}
-	return never
+	return Never
 }
 
 // lookAt returns the time of the next script.
-func (l *line) lookAt(now time.Duration, k *knowledge) time.Duration {
-	if l.charged.reserves() {
+func (l *Line) lookAt(now time.Duration, k *Knowledge) time.Duration {
+	if l.Charged.reserves() {
 		return l.reserveAt(now)
 	}
 	var missing int64
@@ -244,7 +245,7 @@ func (l *line) lookAt(now time.Duration, k *knowledge) time.Duration {
 	}
 	switch {
 	case missing == 0:
-		return never
+		return Never
 	case !k.fresh(now) && l.changed:
 		return max(now, l.retryAt, algo.Plus(l.lookedAt, lookPeriod))
 	case !k.fresh(now):
@@ -252,11 +253,11 @@ func (l *line) lookAt(now time.Duration, k *knowledge) time.Duration {
 	}
 	at := now
 	switch {
-	case l.charged.atOnce():
-		at = min(now+k.wait(missing, now-k.took), l.lookedAt+lookEvery) // Redis may have read its clock that late
-	case len(l.charged.back) == 0: // the permits given back may suffice for the waiters
+	case l.Charged.atOnce():
+		at = min(now+k.Wait(missing, now-k.Took), l.lookedAt+lookEvery) // Redis may have read its clock that late
+	case len(l.Charged.back) == 0: // the permits given back may suffice for the waiters
 		lead := 2*l.took + 3*time.Millisecond + rand.N(5*time.Millisecond) // random, so that processes take turns
-		at = min(now+k.wait(missing, now)-lead, l.lookedAt+lookEvery)
+		at = min(now+k.Wait(missing, now)-lead, l.lookedAt+lookEvery)
 	}
 	if l.contended {
 		at = max(at, l.paidUntil-(earlyLooks-1)*lookPeriod)
@@ -265,55 +266,55 @@ func (l *line) lookAt(now time.Duration, k *knowledge) time.Duration {
 }
 
 // uncovered yields the waiters for which not all permits are charged, and how many are missing.
-func (l *line) uncovered(yield func(*waiter, int64) bool) {
-	c := &l.charged
+func (l *Line) uncovered(yield func(*Waiter, int64) bool) {
+	c := &l.Charged
 	if c.reserves() {
 		l.withoutPlace(yield)
 		return
 	}
-	have, spans := c.n, c.spans
+	have, spans := c.N, c.spans
 	if l.came-l.gone <= have && !c.whole() {
 		return
 	}
 	for w := l.first; w != nil; w = w.next {
 		if c.whole() { // each waiter takes one span
-			if len(spans) > 0 && spans[0].N == w.n {
+			if len(spans) > 0 && spans[0].N == w.N {
 				spans = spans[1:]
 				continue
 			}
 			spans, have = nil, 0
 		}
-		if have >= w.n {
-			have -= w.n
+		if have >= w.N {
+			have -= w.N
 			continue
 		}
-		if !yield(w, w.n-have) {
+		if !yield(w, w.N-have) {
 			return
 		}
 		have = 0
 	}
 }
 
-// look records that a script is sent, and returns its requests.
-func (l *line) look(now time.Duration) (a algo.Ask) {
+// Look records that a script is sent, and returns its requests.
+func (l *Line) Look(now time.Duration) (a algo.Ask) {
 	if l.contended {
 		l.paidUntil = max(l.paidUntil, now) + lookPeriod
 	}
 	a.InOrder, a.Ahead = true, min(horizon+2*l.took, maxHorizon)
-	if l.charged.reserves() {
+	if l.Charged.reserves() {
 		a.Ahead = nearPlaces + 2*l.took
 		l.renew(now)
-		a.Holds = l.charged.n > 0
+		a.Holds = l.Charged.N > 0
 	}
 	l.changed = false
-	a.Back, l.charged.back, l.trimmed, l.alone = l.charged.back, nil, never, l.alone[:0]
+	a.Back, l.Charged.back, l.trimmed, l.alone = l.Charged.back, nil, Never, l.alone[:0]
 	unit, most, n := int64(1), int64(maxLooked), int64(0)
 	switch {
-	case l.charged.reserves():
-		unit = l.first.n
-	case l.charged.whole():
-		unit, most = l.first.n, maxBatch
-	case l.charged.atOnce():
+	case l.Charged.reserves():
+		unit = l.first.N
+	case l.Charged.whole():
+		unit, most = l.first.N, maxBatch
+	case l.Charged.atOnce():
 		most = maxBatch
 	}
 	for w, missing := range l.uncovered {
@@ -321,35 +322,35 @@ func (l *line) look(now time.Duration) (a algo.Ask) {
 		if a.Add(r); r.Alone {
 			l.alone = append(l.alone, w)
 		}
-		n, unit, most = n+missing, min(unit, w.n), most-1
+		n, unit, most = n+missing, min(unit, w.N), most-1
 		if most == 0 || len(a.Runs) == maxRuns {
 			break
 		}
 	}
 	// Waiters that the last look served come back, and further waiters with them.
 	coming := l.used
-	if l.charged.lost == l.lost {
+	if l.Charged.lost == l.lost {
 		coming *= 2
 	}
-	if coming -= n + l.charged.n; l.contended && !l.crowded && coming >= unit && !l.charged.atOnce() {
-		if l.charged.whole() {
+	if coming -= n + l.Charged.N; l.contended && !l.crowded && coming >= unit && !l.Charged.atOnce() {
+		if l.Charged.whole() {
 			coming = min(coming, most*unit)
 		}
 		if a.Coming = coming / unit; a.Coming > 0 {
 			a.Add(algo.Run{N: unit, Count: a.Coming, Within: l.comingWithin()})
 		}
 	}
-	l.looking, l.lookedAt, l.used, l.lost = true, now, 0, l.charged.lost
+	l.looking, l.lookedAt, l.used, l.lost = true, now, 0, l.Charged.lost
 	return a
 }
 
-// looked records the answer to a look.
-func (l *line) looked(a *algo.Ask, got algo.Answer, at algo.Reading) {
+// Looked records the answer to a look.
+func (l *Line) Looked(a *algo.Ask, got algo.Answer, at algo.Reading) {
 	l.looking, l.retryAt, l.backAt, l.backPause, l.answered = false, 0, 0, 0, at.Sent
 	l.trouble.Answered()
 	l.took = max(at.Got-at.Sent, l.took*3/4)
 	l.contended, l.again = false, false
-	l.charged.adopt(got.Period)
+	l.Charged.adopt(got.Period)
 	asked, alone := false, l.alone
 	for k, r := range a.Runs {
 		l.contended = l.contended || got.Granted[k] < r.Count
@@ -364,36 +365,36 @@ func (l *line) looked(a *algo.Ask, got algo.Answer, at algo.Reading) {
 	}
 	l.denied, l.pause = asked && len(got.Spans) == 0, lookEvery/2+rand.N(lookEvery/2) // processes take turns
 	if last := len(got.Spans) - 1; last >= 0 {
-		l.contended = l.contended || l.charged.usable(got.Spans[last]) > at.Got
+		l.contended = l.contended || l.Charged.usable(got.Spans[last]) > at.Got
 	}
-	if len(got.Spans) > 0 && l.charged.reserves() {
+	if len(got.Spans) > 0 && l.Charged.reserves() {
 		l.crowded = got.Spans[0].Start != l.end
 		last := got.Spans[len(got.Spans)-1]
-		l.charged.algorithm.Skip(&last, last.N)
+		l.Charged.algorithm.Skip(&last, last.N)
 		l.end = last.Start
 	}
-	l.charged.add(got.Spans...)
-	if held := l.charged.spans; l.seeks && len(held) > 0 {
-		first, _ := l.charged.placeAt(&held[0])
+	l.Charged.Add(got.Spans...)
+	if held := l.Charged.spans; l.seeks && len(held) > 0 {
+		first, _ := l.Charged.placeAt(&held[0])
 		l.earlier = at.Got+got.Snapshot.Wait(held[0].Unit, 0) < first-time.Millisecond
 	}
 }
 
 // anew makes the line look soon: the state has changed, or permits were given back.
-func (l *line) anew() { l.retryAt, l.changed = 0, true }
+func (l *Line) anew() { l.retryAt, l.changed = 0, true }
 
 // failed records that a look was not answered; the next look follows after a pause.
-func (l *line) failed(retryAt time.Duration) { l.looking, l.retryAt = false, retryAt }
+func (l *Line) failed(retryAt time.Duration) { l.looking, l.retryAt = false, retryAt }
 
 // giveBackLater defers the return of permits that could not be given back, each time for longer.
-func (l *line) giveBackLater(now time.Duration) {
+func (l *Line) giveBackLater(now time.Duration) {
 	l.backPause = min(max(2*l.backPause, firstBackPause), longestBackPause)
 	l.backAt = now + l.backPause/2 + rand.N(l.backPause/2)
 }
 
-// refuse ends the waiters that ask for more than the limit, and those that cannot be served before their
+// Refuse ends the waiters that ask for more than the limit, and those that cannot be served before their
 // deadlines after the waiters ahead of them, as far as is known.
-func (l *line) refuse(now time.Duration, k *knowledge, limit int64) {
+func (l *Line) Refuse(now time.Duration, k *Knowledge, limit int64) {
 	left := 64 // waiters at the front are checked again
 	for w := l.first; w != nil && (left > 0 || l.unchecked > 0); left-- {
 		next := w.next
@@ -403,13 +404,13 @@ func (l *line) refuse(now time.Duration, k *knowledge, limit int64) {
 }
 
 // check ends a waiter that would wait in vain.
-func (l *line) check(w *waiter, now time.Duration, k *knowledge, limit int64) {
+func (l *Line) check(w *Waiter, now time.Duration, k *Knowledge, limit int64) {
 	if !w.checked {
 		w.checked = true
 		l.unchecked--
 	}
 	switch {
-	case w.n > limit:
+	case w.N > limit:
 		l.finish(w, now, ErrExceedsLimit)
 	case l.missesDeadline(w, now, k):
 		l.finish(w, now, ErrWouldExceedDeadline)
@@ -417,38 +418,38 @@ func (l *line) check(w *waiter, now time.Duration, k *knowledge, limit int64) {
 }
 
 // missesDeadline reports whether a waiter cannot be served before its deadline.
-func (l *line) missesDeadline(w *waiter, now time.Duration, k *knowledge) bool {
-	if w.deadline == never || !k.fresh(now) {
+func (l *Line) missesDeadline(w *Waiter, now time.Duration, k *Knowledge) bool {
+	if w.Deadline == Never || !k.fresh(now) {
 		return false
 	}
 	// Prepaid permits serve some waiters ahead of it, and so may the permits for waiters behind it that are
 	// gone.
-	total := max(w.n, w.place-l.gone) - l.charged.n
+	total := max(w.N, w.place-l.gone) - l.Charged.N
 	if total <= 0 {
 		return false
 	}
-	wait := k.wait(total, now)
-	if l.charged.n == 0 { // the one request needs its permits at once, whoever is ahead
-		if r, denied := k.snapshot.CachedDenial(w.n, now-k.sent); denied {
+	wait := k.Wait(total, now)
+	if l.Charged.N == 0 { // the one request needs its permits at once, whoever is ahead
+		if r, denied := k.Snapshot.CachedDenial(w.N, now-k.Sent); denied {
 			wait = max(wait, r.RetryAfter)
 		}
 	}
-	return wait > w.deadline-now
+	return wait > w.Deadline-now
 }
 
-// knowledge is the last answer of Redis about a key.
-type knowledge struct {
-	snapshot algo.Snapshot // nil: none
-	sent     time.Duration
-	took     time.Duration
+// Knowledge is the last answer of Redis about a key.
+type Knowledge struct {
+	Snapshot algo.Snapshot // nil: none
+	Sent     time.Duration
+	Took     time.Duration
 }
 
 // fresh reports whether the answer still holds: another process may give permits back or raise the limit.
-func (k *knowledge) fresh(now time.Duration) bool {
-	return k.snapshot != nil && now-k.sent <= maxDenyFor
+func (k *Knowledge) fresh(now time.Duration) bool {
+	return k.Snapshot != nil && now-k.Sent <= maxDenyFor
 }
 
-// wait returns a lower bound of the time from now until total permits are available.
-func (k *knowledge) wait(total int64, now time.Duration) time.Duration {
-	return min(max(0, k.snapshot.Wait(total, now-k.sent)), math.MaxInt64/2) // so that sums do not overflow
+// Wait returns a lower bound of the time from now until total permits are available.
+func (k *Knowledge) Wait(total int64, now time.Duration) time.Duration {
+	return min(max(0, k.Snapshot.Wait(total, now-k.Sent)), math.MaxInt64/2) // so that sums do not overflow
 }

@@ -1,4 +1,4 @@
-package ratelimit
+package keys
 
 import (
 	"context"
@@ -34,11 +34,11 @@ const (
 	expired               // its time had passed before; a reply may still come
 )
 
-// job is one script for a key, and the Caller of its call. It has the Client's timeout, counted from the
+// Job is one script for a key, and the Caller of its call. It has the Client's timeout, counted from the
 // arrival of its oldest caller: then the policy decides. If it was not sent by then, it is never sent.
-type job struct {
+type Job struct {
 	algo.Ask
-	state  *keyState
+	state  *State
 	calls  []*call // in the order of the requests
 	kind   jobKind
 	sender calls.Job
@@ -48,7 +48,7 @@ type job struct {
 
 	// The outcome for a caller that waits. got and err are set before done is closed.
 	done chan struct{}
-	got  algo.Answer
+	Got  algo.Answer
 	err  error // the cause if there is no answer: an error of this package
 
 	// returns means that permits that are granted after the caller has left are given back.
@@ -72,56 +72,56 @@ type job struct {
 
 // newJobLocked returns a job, or nil if the Client is closed. The job counts as an operation of the Client
 // until over. since is the arrival of its oldest caller.
-func (s *keyState) newJobLocked(kind jobKind, since time.Duration) *job {
-	if s.client.enter() != nil {
+func (s *State) newJobLocked(kind jobKind, since time.Duration) *Job {
+	if s.Keys.Enter() != nil {
 		return nil
 	}
 	return s.makeJobLocked(kind, since)
 }
 
 // makeJobLocked is newJobLocked for a caller that has entered the gate.
-func (s *keyState) makeJobLocked(kind jobKind, since time.Duration) *job {
+func (s *State) makeJobLocked(kind jobKind, since time.Duration) *Job {
 	s.refs.Add(1)
-	j := &job{state: s, kind: kind, since: since}
+	j := &Job{state: s, kind: kind, since: since}
 	j.Runs = j.oneRun[:0]
-	j.Last = s.known.snapshot
-	j.armLocked(s.client.now())
+	j.Last = s.known.Snapshot
+	j.armLocked(s.Keys.Now())
 	return j
 }
 
 // over releases what newJobLocked has acquired.
-func (j *job) over() {
-	j.state.client.leave()
-	j.state.release()
+func (j *Job) over() {
+	j.state.Keys.Leave()
+	j.state.Release()
 }
 
-// send sends a job, unless it is nil.
-func (s *keyState) send(j *job) {
+// Send sends a job, unless it is nil.
+func (s *State) Send(j *Job) {
 	if j != nil {
-		s.client.sender.Submit(&j.sender, j, s.Route())
+		s.Keys.Sender.Submit(&j.sender, j, s.Route())
 	}
 }
 
 // Build implements calls.Caller.
-func (j *job) Build() (calls.Call, bool) {
+func (j *Job) Build() (calls.Call, bool) {
 	s := j.state
 	refused := s.refused()
 	s.mu.Lock()
 	ok, next := j.beginLocked(refused)
 	s.mu.Unlock()
 	if !ok {
-		s.send(next)
+		s.Send(next)
 		j.over()
 		return calls.Call{}, false
 	}
-	s.client.monitor.scripts.Add(1)
-	j.Now = s.client.now()
-	return calls.Call{Call: s.algorithm.Encode(s.id.key, &j.Ask), Values: j.values}, true
+	s.Keys.Scripts.Add(1)
+	j.Now = s.Keys.Now()
+	return calls.Call{Call: s.Algorithm.Encode(s.ID.Key, &j.Ask), Values: j.values}, true
 }
 
 // beginLocked collects the calls that have come, and reports whether there is a script to send. If not, next is
 // the job to send instead. refused is the error if Redis must not be asked.
-func (j *job) beginLocked(refused error) (ok bool, next *job) {
+func (j *Job) beginLocked(refused error) (ok bool, next *Job) {
 	s := j.state
 	switch j.stage {
 	case sent: // sent again, for the other scope
@@ -131,17 +131,17 @@ func (j *job) beginLocked(refused error) (ok bool, next *job) {
 		return false, nil
 	}
 	if ok = j.gatherLocked(refused); ok {
-		j.stage, j.sentAt = sent, s.client.wheel.Now()
+		j.stage, j.sentAt = sent, s.Keys.Wheel.Now()
 		return true, nil
 	}
 	j.stage, j.err = answered, refused
 	j.stopLocked()
-	return false, j.settleLocked(algo.Reading{Sent: s.client.now()})
+	return false, j.deliverLocked(algo.Reading{Sent: s.Keys.Now()})
 }
 
 // gatherLocked collects the requests of the job, and reports whether Redis must be asked.
-func (j *job) gatherLocked(refused error) bool {
-	s, now := j.state, j.state.client.now()
+func (j *Job) gatherLocked(refused error) bool {
+	s, now := j.state, j.state.Keys.Now()
 	switch j.kind {
 	case jobCalls:
 		s.queued = nil
@@ -158,7 +158,7 @@ func (j *job) gatherLocked(refused error) bool {
 			return false
 		}
 		last := j.Last
-		j.Ask = s.line.look(now)
+		j.Ask = s.line.Look(now)
 		j.Last = last
 		return true
 	case jobCaller:
@@ -169,7 +169,7 @@ func (j *job) gatherLocked(refused error) bool {
 }
 
 // takeLocked moves up to most pending calls into the job.
-func (j *job) takeLocked(most int) {
+func (j *Job) takeLocked(most int) {
 	s := j.state
 	n := min(len(s.pending), most)
 	if j.calls = s.pending[:n:n]; n == 1 {
@@ -188,7 +188,7 @@ func (j *job) takeLocked(most int) {
 
 // Wanted implements calls.Caller. Only two kinds of calls are repeated: those that a cluster refused while its slot
 // migrates, and, once, those whose connection failed while the node is well.
-func (j *job) Wanted() bool {
+func (j *Job) Wanted() bool {
 	s := j.state
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,10 +197,10 @@ func (j *job) Wanted() bool {
 }
 
 // Question implements calls.Asker.
-func (j *job) Question() redisconn.Question { return j.state.Question() }
+func (j *Job) Question() redisconn.Question { return j.state.Question() }
 
 // Repeats implements calls.Asker. A charge may be made twice, a return may not.
-func (j *job) Repeats(sent bool) bool {
+func (j *Job) Repeats(sent bool) bool {
 	s := j.state
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -208,12 +208,12 @@ func (j *job) Repeats(sent bool) bool {
 }
 
 // Apply implements calls.Caller.
-func (j *job) Apply(r redisconn.Reply) {
-	s, c := j.state, j.state.client
-	at := algo.Reading{Sent: c.clock.At(r.SentAt), Got: c.now()}
-	c.monitor.took.Add(at.Got - at.Sent)
+func (j *Job) Apply(r redisconn.Reply) {
+	s, c := j.state, j.state.Keys
+	at := algo.Reading{Sent: c.Clock.At(r.SentAt), Got: c.Now()}
+	c.Took.Add(at.Got - at.Sent)
 	if err := r.Err(); err != nil && j.follows(err) {
-		s.send(j)
+		s.Send(j)
 		return
 	}
 	j.finish(&r, at)
@@ -221,9 +221,9 @@ func (j *job) Apply(r redisconn.Reply) {
 
 // follows reports whether the script has named the other scope than that of its keys. Then it has done nothing,
 // and is sent once more.
-func (j *job) follows(err error) bool {
+func (j *Job) follows(err error) bool {
 	s := j.state
-	if !s.algorithm.Follow(err) {
+	if !s.Algorithm.Follow(err) {
 		return false
 	}
 	s.mu.Lock()
@@ -234,7 +234,7 @@ func (j *job) follows(err error) bool {
 }
 
 // finish applies the reply.
-func (j *job) finish(r *redisconn.Reply, at algo.Reading) {
+func (j *Job) finish(r *redisconn.Reply, at algo.Reading) {
 	s, sentAt := j.state, r.SentAt
 	s.mu.Lock()
 	late := j.stage == expired
@@ -249,7 +249,7 @@ func (j *job) finish(r *redisconn.Reply, at algo.Reading) {
 	}
 	s.mu.Lock()
 	j.refused = err != nil && !r.Ambiguous
-	var next *job
+	var next *Job
 	var unused []algo.Span
 	switch {
 	case late || j.left:
@@ -257,60 +257,60 @@ func (j *job) finish(r *redisconn.Reply, at algo.Reading) {
 			unused = got.Spans
 		}
 		if err == nil {
-			next = j.settleLateLocked(got)
+			next = j.adoptLateLocked(got)
 		} else if j.keepBackLocked(err) {
-			next = s.pumpLocked(s.client.now())
+			next = s.pumpLocked(s.Keys.Now())
 		}
 	default:
-		j.got, j.err = got, err
+		j.Got, j.err = got, err
 		if err == nil && !sentAt.Before(s.changed) && !sentAt.Before(s.freedAt) {
 			s.noteLocked(got.Snapshot, at)
 		}
-		next = j.settleLocked(at)
+		next = j.deliverLocked(at)
 	}
 	s.mu.Unlock()
-	s.send(next)
+	s.Send(next)
 	s.giveBackLate(unused)
 	j.over()
 }
 
 // read reads a reply.
-func (j *job) read(r *redisconn.Reply, at algo.Reading) (algo.Answer, error) {
+func (j *Job) read(r *redisconn.Reply, at algo.Reading) (algo.Answer, error) {
 	reply, err := r.Integers()
 	var got algo.Answer
 	if err == nil {
-		got, err = j.state.algorithm.Decode(&j.Ask, reply, at)
+		got, err = j.state.Algorithm.Decode(&j.Ask, reply, at)
 		err = r.Understood(err)
 	}
 	if err != nil {
-		return algo.Answer{}, explain(context.Background(), err) // the end of the context of the call is an outage
+		return algo.Answer{}, Explain(context.Background(), err) // the end of the context of the call is an outage
 	}
 	return got, nil
 }
 
-// settleLocked gives the callers of a job their outcome, and returns the job to send next.
-func (j *job) settleLocked(at algo.Reading) (next *job) {
+// deliverLocked gives the callers of a job their outcome, and returns the job to send next.
+func (j *Job) deliverLocked(at algo.Reading) (next *Job) {
 	s := j.state
 	switch j.kind {
 	case jobCalls:
-		s.decideLocked(j.calls, &j.got, j.err)
+		s.decideLocked(j.calls, &j.Got, j.err)
 		if next = s.nextLocked(); next == nil {
 			s.inFlight--
 		}
 	case jobLine:
-		j.settleLineLocked(at)
-		if s.client.gate.Closed() {
+		j.deliverToLineLocked(at)
+		if s.Keys.Gate.Closed() {
 			return s.leavePlacesLocked()
 		}
-		next = s.pumpLocked(s.client.now())
+		next = s.pumpLocked(s.Keys.Now())
 	case jobCaller:
 		close(j.done)
 	case jobGiveBack:
 		switch {
 		case j.err != nil && j.keepBackLocked(j.err):
-			next = s.pumpLocked(s.client.now())
-		case j.err == nil && j.got.TakenBack:
-			next = s.freedLocked(j.got.Snapshot)
+			next = s.pumpLocked(s.Keys.Now())
+		case j.err == nil && j.Got.TakenBack:
+			next = s.freedLocked(j.Got.Snapshot)
 		}
 	}
 	return next
@@ -318,32 +318,32 @@ func (j *job) settleLocked(at algo.Reading) (next *job) {
 
 // keepBackLocked keeps what a job was to give back that has failed with err, for another job, and reports whether there
 // is any. What may have been given back is kept only if that can be repeated: a part of an entry.
-func (j *job) keepBackLocked(err error) bool {
+func (j *Job) keepBackLocked(err error) bool {
 	s := j.state
 	passes := errors.Is(err, ErrUnavailable) || errors.Is(err, ErrMisconfigured)
-	repeatable := j.undoneLocked() || s.algorithm.Traits().Entries
-	if j.kind == jobCaller || len(j.Back) == 0 || j.kept || !passes || !repeatable || s.client.gate.Closed() {
+	repeatable := j.undoneLocked() || s.Algorithm.Traits().Entries
+	if j.kind == jobCaller || len(j.Back) == 0 || j.kept || !passes || !repeatable || s.Keys.Gate.Closed() {
 		return false
 	}
 	j.kept = true
 	if s.line == nil {
-		s.line = newLine(s.algorithm)
+		s.line = NewLine(s.Algorithm)
 	}
-	s.line.charged.back = append(s.line.charged.back, j.Back...)
-	s.line.giveBackLater(s.client.now())
+	s.line.Charged.back = append(s.line.Charged.back, j.Back...)
+	s.line.giveBackLater(s.Keys.Now())
 	return true
 }
 
 // told returns the decision for a caller.
-func told(d *algo.Decision) (Result, error) {
+func told(d *algo.Decision) (algo.Decision, error) {
 	if d.Exceeds {
-		return Result{}, ErrExceedsLimit
+		return algo.Decision{}, ErrExceedsLimit
 	}
-	return resultOf(d), nil
+	return *d, nil
 }
 
 // decideLocked gives calls the answer if err is nil, and else the policy's.
-func (s *keyState) decideLocked(calls []*call, got *algo.Answer, err error) {
+func (s *State) decideLocked(calls []*call, got *algo.Answer, err error) {
 	for i, c := range calls {
 		switch {
 		case c.left:
@@ -359,20 +359,20 @@ func (s *keyState) decideLocked(calls []*call, got *algo.Answer, err error) {
 	}
 }
 
-// settleLineLocked serves the waiters.
-func (j *job) settleLineLocked(at algo.Reading) {
-	s, l, got, err := j.state, j.state.line, j.got, j.err
-	now := s.client.now()
+// deliverToLineLocked serves the waiters.
+func (j *Job) deliverToLineLocked(at algo.Reading) {
+	s, l, got, err := j.state, j.state.line, j.Got, j.err
+	now := s.Keys.Now()
 	switch {
 	case j.err == nil && got.Snapshot == nil: // the job was not sent
 	case err == nil:
-		l.looked(&j.Ask, got, at)
+		l.Looked(&j.Ask, got, at)
 		limit := int64(math.MaxInt64)
 		if found, ok := s.limitLocked(); ok {
 			limit = found.Burst
 		}
-		l.serve(now)
-		l.refuse(now, &s.known, limit)
+		l.Serve(now)
+		l.Refuse(now, &s.known, limit)
 	case errors.Is(err, ErrUnavailable):
 		l.failed(0)
 		j.keepBackLocked(err)
@@ -381,71 +381,71 @@ func (j *job) settleLineLocked(at algo.Reading) {
 			return
 		}
 		s.waitByPolicyLocked(err)
-	case redisconn.IsLoginRefused(err) && l.trouble.Endures(err, s.client.wheel.Now(), loginPatience):
-		l.failed(now + l.trouble.Pause(s.client.breakers.Probe, maxLoginPause))
+	case redisconn.IsLoginRefused(err) && l.trouble.Endures(err, s.Keys.Wheel.Now(), loginPatience):
+		l.failed(now + l.trouble.Pause(s.Keys.Breakers.Probe, maxLoginPause))
 		j.keepBackLocked(err)
 		l.finishSince(l.answered, at.Sent, now, err)
 	default:
 		l.failed(0)
 		j.keepBackLocked(err)
-		l.finishSince(-never, at.Sent, now, err)
+		l.finishSince(-Never, at.Sent, now, err)
 	}
 }
 
-// settleLateLocked takes note of a grant whose callers have left. The line keeps its permits for its waiters. Permits
+// adoptLateLocked takes note of a grant whose callers have left. The line keeps its permits for its waiters. Permits
 // of other calls count as used, unless giveBackLate gives them back. It returns the job to send.
-func (j *job) settleLateLocked(got algo.Answer) (next *job) {
+func (j *Job) adoptLateLocked(got algo.Answer) (next *Job) {
 	s := j.state
 	if j.kind != jobLine {
 		return nil
 	}
-	if held := s.line.charged.spans; len(held) == 0 || held[0].Period <= got.Period {
-		s.line.charged.adopt(got.Period)
-		s.line.charged.add(got.Spans...)
+	if held := s.line.Charged.spans; len(held) == 0 || held[0].Period <= got.Period {
+		s.line.Charged.adopt(got.Period)
+		s.line.Charged.Add(got.Spans...)
 	}
-	return s.pumpLocked(s.client.now())
+	return s.pumpLocked(s.Keys.Now())
 }
 
 // giveBackLate gives back what a caller has left. charged has one span for each limit, and each limit gets a script.
-func (s *keyState) giveBackLate(charged []algo.Span) {
-	all, several := s.algorithm.(*allOf)
+func (s *State) giveBackLate(charged []algo.Span) {
+	all, several := s.Algorithm.(*All)
 	for i, back := range charged {
 		of := s
 		if several {
-			of = s.client.use(all.ids[i], all.Parts[i].Algorithm)
+			of = s.Keys.Use(all.IDs[i], all.Parts[i].Algorithm)
 		} else {
-			of.hold()
+			of.Hold()
 		}
 		of.mu.Lock()
-		s.client.gate.EnterInside()
-		j := of.makeJobLocked(jobGiveBack, s.client.now())
+		s.Keys.Gate.EnterInside()
+		j := of.makeJobLocked(jobGiveBack, s.Keys.Now())
 		j.Back = []algo.Span{back}
 		of.mu.Unlock()
-		of.send(j)
-		of.release()
+		of.Send(j)
+		of.Release()
 	}
 }
 
 // noteLocked records a snapshot, unless the known one is later.
-func (s *keyState) noteLocked(found algo.Snapshot, at algo.Reading) {
-	if s.known.snapshot == nil || at.Sent >= s.known.sent {
-		s.known = knowledge{snapshot: found, sent: at.Sent, took: at.Got - at.Sent}
+func (s *State) noteLocked(found algo.Snapshot, at algo.Reading) {
+	if s.known.Snapshot == nil || at.Sent >= s.known.Sent {
+		s.known = Knowledge{Snapshot: found, Sent: at.Sent, Took: at.Got - at.Sent}
 	}
 }
 
 // ask sends a job for one caller, and returns when it is decided or ctx ends. If returns is true, permits that
 // are granted after that are given back.
-func (s *keyState) ask(ctx context.Context, a algo.Ask, returns bool) (*job, error) {
-	j, err := s.newCallerJob(ctx, s.client.now(), a, returns)
+func (s *State) ask(ctx context.Context, a algo.Ask, returns bool) (*Job, error) {
+	j, err := s.NewCallerJob(ctx, s.Keys.Now(), a, returns)
 	if err != nil {
 		return nil, err
 	}
-	s.send(j)
-	return j, j.wait(ctx)
+	s.Send(j)
+	return j, j.Wait(ctx)
 }
 
-// newCallerJob returns a job for one caller, who came at since, and must send it and wait for it.
-func (s *keyState) newCallerJob(ctx context.Context, since time.Duration, a algo.Ask, returns bool) (*job, error) {
+// NewCallerJob returns a job for one caller, who came at since, and must send it and wait for it.
+func (s *State) NewCallerJob(ctx context.Context, since time.Duration, a algo.Ask, returns bool) (*Job, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	j := s.newJobLocked(jobCaller, since)
@@ -461,8 +461,8 @@ func (s *keyState) newCallerJob(ctx context.Context, since time.Duration, a algo
 	return j, nil
 }
 
-// wait blocks until the job is decided or ctx ends.
-func (j *job) wait(ctx context.Context) error {
+// Wait blocks until the job is decided or ctx ends.
+func (j *Job) Wait(ctx context.Context) error {
 	select {
 	case <-j.done:
 		return j.err
@@ -471,15 +471,15 @@ func (j *job) wait(ctx context.Context) error {
 	select {
 	case <-j.done:
 	case <-ctx.Done():
-		if j.leave() {
+		if j.Leave() {
 			return conventions.Cause(ctx)
 		}
 	}
 	return j.err
 }
 
-// leave reports whether the one caller could leave before the job was decided.
-func (j *job) leave() bool {
+// Leave reports whether the one caller could leave before the job was decided.
+func (j *Job) Leave() bool {
 	j.state.mu.Lock()
 	defer j.state.mu.Unlock()
 	select {

@@ -1,4 +1,4 @@
-package ratelimit
+package keys
 
 import (
 	"context"
@@ -9,21 +9,21 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
 )
 
-// upTo asks for as many of n permits as are available.
-func (s *keyState) upTo(ctx context.Context, n int64) (Result, error) {
+// UpTo asks for as many of n permits as are available.
+func (s *State) UpTo(ctx context.Context, n int64) (algo.Decision, error) {
 	if n == 0 {
-		return s.allow(ctx, 0)
+		return s.Allow(ctx, 0)
 	}
 	r, err := s.grantUpTo(ctx, n)
-	return r, s.operationError("allow up to", err)
+	return r, s.OperationError("allow up to", err)
 }
 
-func (s *keyState) grantUpTo(ctx context.Context, n int64) (Result, error) {
+func (s *State) grantUpTo(ctx context.Context, n int64) (algo.Decision, error) {
 	if err := s.begin(ctx); err != nil {
-		return Result{}, err
+		return algo.Decision{}, err
 	}
 	s.mu.Lock()
-	r, ok := s.rememberedLocked(1, s.client.now())
+	r, ok := s.rememberedLocked(1, s.Keys.Now())
 	waiting := s.waitingLocked()
 	s.mu.Unlock()
 	if ok {
@@ -36,7 +36,7 @@ func (s *keyState) grantUpTo(ctx context.Context, n int64) (Result, error) {
 		case errors.Is(err, ErrUnavailable):
 			return s.upToByPolicy(n, err)
 		case err != nil:
-			return Result{}, err
+			return algo.Decision{}, err
 		}
 	}
 	began := conventions.Now()
@@ -45,15 +45,15 @@ func (s *keyState) grantUpTo(ctx context.Context, n int64) (Result, error) {
 		return s.partOf(j), nil
 	}
 	if err = s.outage(ctx, err, began); !errors.Is(err, ErrUnavailable) {
-		return Result{}, err
+		return algo.Decision{}, err
 	}
 	return s.upToByPolicy(n, err)
 }
 
 // partly asks for as many of n permits as are available: for a log by one entry, which the script makes
 // smaller, else one by one, which costs the script no more.
-func (s *keyState) partly(n int64) (a algo.Ask) {
-	if a.Partial = s.algorithm.Traits().Entries; a.Partial {
+func (s *State) partly(n int64) (a algo.Ask) {
+	if a.Partial = s.Algorithm.Traits().Entries; a.Partial {
 		a.AddRun(n, 1)
 	} else {
 		a.AddRun(1, n)
@@ -62,14 +62,11 @@ func (s *keyState) partly(n int64) (a algo.Ask) {
 }
 
 // partOf returns the result of an ask of partly.
-func (s *keyState) partOf(j *job) Result {
-	d := j.got.Snapshot.State()
-	r := resultOf(&d)
-	r.Granted = j.got.Granted[0] * j.Runs[0].N
-	for _, sp := range j.got.Spans {
-		if s.algorithm.Traits().Entries {
-			r.grant = append(r.grant, sp.Entry)
-		}
+func (s *State) partOf(j *Job) algo.Decision {
+	r := j.Got.Snapshot.State()
+	r.Granted = j.Got.Granted[0] * j.Runs[0].N
+	for _, sp := range j.Got.Spans {
+		r.Entry = sp.Entry // of a log there is one
 	}
 	if r.Allowed = r.Granted > 0; r.Allowed {
 		r.RetryAfter = 0
@@ -78,7 +75,7 @@ func (s *keyState) partOf(j *job) Result {
 }
 
 // upToByPolicy decides upTo while Redis is down.
-func (s *keyState) upToByPolicy(n int64, down error) (Result, error) {
+func (s *State) upToByPolicy(n int64, down error) (algo.Decision, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, err := s.policyLocked(n, down)

@@ -1,4 +1,4 @@
-package ratelimit
+package keys
 
 import (
 	"slices"
@@ -11,7 +11,7 @@ import (
 type charged struct {
 	algorithm algo.Algorithm
 	spans     []algo.Span
-	n         int64
+	N         int64
 	added     int64 // permits that were ever charged
 	lost      int64 // permits that ever expired unused
 	// charges to give back: entries of a log that no waiter can use, and what could not be given back
@@ -24,7 +24,7 @@ func (c *charged) whole() bool { return c.algorithm.Traits().Entries }
 // atOnce reports whether permits are charged only when they can be used.
 func (c *charged) atOnce() bool { return c.algorithm.Traits().AtOnce }
 
-func (c *charged) add(spans ...algo.Span) {
+func (c *charged) Add(spans ...algo.Span) {
 	for _, s := range spans {
 		s.Added = c.added
 		c.added += s.N
@@ -34,7 +34,7 @@ func (c *charged) add(spans ...algo.Span) {
 
 // insert puts a span where its permits can be used in order.
 func (c *charged) insert(s algo.Span) {
-	c.n += s.N
+	c.N += s.N
 	at := len(c.spans)
 	for c.reserves() && at > 0 && s.Start.Less(c.spans[at-1].Start) {
 		at--
@@ -53,7 +53,7 @@ func (c *charged) drop(which func(*algo.Span) bool) {
 		if !which(&s) {
 			return false
 		}
-		if c.n -= s.N; s.Entry != "" {
+		if c.N -= s.N; s.Entry != "" {
 			c.back = append(c.back, s)
 		}
 		return true
@@ -91,14 +91,14 @@ func (c *charged) usable(s algo.Span) time.Duration {
 		unit = 1
 		c.algorithm.Skip(&s, s.N-unit)
 	}
-	return c.algorithm.Fit([]algo.Span{s}, unit, -never/2).At
+	return c.algorithm.Fit([]algo.Span{s}, unit, -Never/2).At
 }
 
-// use takes n permits from the front.
-func (c *charged) use(n int64) { c.remove(n, false) }
+// Use takes n permits from the front.
+func (c *charged) Use(n int64) { c.remove(n, false) }
 
 func (c *charged) remove(n int64, unused bool) {
-	c.n -= n
+	c.N -= n
 	gone := 0
 	for n > 0 {
 		s := &c.spans[gone]
@@ -123,7 +123,7 @@ func (c *charged) place(n int64) int {
 
 // placeAt returns when the first place of a span can be used, and when it is too late for that.
 func (c *charged) placeAt(s *algo.Span) (at, late time.Duration) {
-	at = c.algorithm.Fit([]algo.Span{*s}, s.Unit, -never/2).At
+	at = c.algorithm.Fit([]algo.Span{*s}, s.Unit, -Never/2).At
 	return at, max(at, s.At.Got) + latePlaces
 }
 
@@ -134,7 +134,7 @@ func (c *charged) leavePlace(i int, unused bool) {
 	if part.N = s.Unit; unused {
 		c.back = append(c.back, part)
 	}
-	c.n -= part.N
+	c.N -= part.N
 	if c.algorithm.Skip(s, part.N); s.N == 0 {
 		c.spans = slices.Delete(c.spans, i, i+1)
 	}
@@ -152,7 +152,7 @@ func (c *charged) trim(surplus map[int64]int64, before time.Duration) (some bool
 				return some
 			}
 			s.N -= s.Unit
-			c.n -= s.Unit
+			c.N -= s.Unit
 			surplus[s.Unit]--
 			c.back, some = append(c.back, part), true
 		}
@@ -166,9 +166,9 @@ func (c *charged) trim(surplus map[int64]int64, before time.Duration) (some bool
 // keep returns how long permits stay when the line is empty, for later waiters.
 func (c *charged) keep() time.Duration { return c.algorithm.Traits().Keep }
 
-// takeAll removes and returns all unused permits, including charges that must be given back.
-func (c *charged) takeAll() (spans []algo.Span) {
+// TakeAll removes and returns all unused permits, including charges that must be given back.
+func (c *charged) TakeAll() (spans []algo.Span) {
 	spans = append(c.back, c.spans...)
-	c.spans, c.back, c.n = nil, nil, 0
+	c.spans, c.back, c.N = nil, nil, 0
 	return spans
 }

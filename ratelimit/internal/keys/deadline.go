@@ -1,4 +1,4 @@
-package ratelimit
+package keys
 
 import (
 	"slices"
@@ -22,18 +22,18 @@ const suspectAfter = 3
 //
 // If that has passed, the process was paused, which is no outage of Redis: the reply may have come meanwhile,
 // or the script could not be sent. Then the job gets the same time again, one timeout at most.
-func (j *job) armLocked(now time.Duration) {
-	c := j.state.client
+func (j *Job) armLocked(now time.Duration) {
+	c := j.state.Keys
 	late := now - j.endLocked()
-	if more := min(late, c.timeout-j.granted); late >= pauseFrom && more > 0 {
+	if more := min(late, c.Timeout-j.granted); late >= pauseFrom && more > 0 {
 		j.granted += more
 		j.extra += late + more
 	}
 	left := max(0, j.endLocked()-now)
 	if !j.suspected {
-		left = min(left, c.patience/suspectAfter)
+		left = min(left, c.Patience/suspectAfter)
 	}
-	timer, err := wheelentry.AfterFunc(c.wheel, left, j.timeUp)
+	timer, err := wheelentry.AfterFunc(c.Wheel, left, j.timeUp)
 	if err != nil {
 		j.useRuntimeTimerLocked(left)
 		return
@@ -42,15 +42,15 @@ func (j *job) armLocked(now time.Duration) {
 }
 
 // endLocked returns the end of the time of the oldest caller.
-func (j *job) endLocked() time.Duration { return j.since + j.state.client.timeout + j.extra }
+func (j *Job) endLocked() time.Duration { return j.since + j.state.Keys.Timeout + j.extra }
 
 // useRuntimeTimerLocked keeps the deadline of a job whose wheel is stopped.
-func (j *job) useRuntimeTimerLocked(d time.Duration) {
+func (j *Job) useRuntimeTimerLocked(d time.Duration) {
 	j.backup = time.AfterFunc(d, j.expire) //nolint:forbidigo // there is no wheel
 }
 
 // timeUp is the callback of the job's entry on the wheel.
-func (j *job) timeUp(stopped error) {
+func (j *Job) timeUp(stopped error) {
 	if stopped == nil {
 		j.expire()
 		return
@@ -59,12 +59,12 @@ func (j *job) timeUp(stopped error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if j.stage == queued || j.stage == sent {
-		j.useRuntimeTimerLocked(max(0, j.endLocked()-s.client.now()))
+		j.useRuntimeTimerLocked(max(0, j.endLocked()-s.Keys.Now()))
 	}
 }
 
 // stopLocked stops the timer.
-func (j *job) stopLocked() {
+func (j *Job) stopLocked() {
 	j.timer.Stop()
 	if j.backup != nil {
 		j.backup.Stop()
@@ -72,12 +72,12 @@ func (j *job) stopLocked() {
 }
 
 // expire makes the policy decide for the callers whose time has passed.
-func (j *job) expire() {
+func (j *Job) expire() {
 	s := j.state
 	s.mu.Lock()
 	if j.suspectsLocked() {
 		s.mu.Unlock()
-		s.client.breakers.Suspect(s)
+		s.Keys.Breakers.Suspect(s)
 		return
 	}
 	overdue, over, asked := j.overdueLocked()
@@ -85,24 +85,24 @@ func (j *job) expire() {
 	if !over && len(overdue) == 0 {
 		return
 	}
-	err := unavailable(outage.ErrTimeout)
+	err := Unavailable(outage.ErrTimeout)
 	if asked {
 		s.heard(err, j.sentAt)
 	}
 	s.mu.Lock()
-	var next *job
+	var next *Job
 	s.decideLocked(overdue, nil, err)
 	if over {
 		j.err = err
-		next = j.settleLocked(algo.Reading{Sent: s.client.now()})
+		next = j.deliverLocked(algo.Reading{Sent: s.Keys.Now()})
 	}
 	s.mu.Unlock()
-	s.send(next)
+	s.Send(next)
 }
 
 // suspectsLocked reports whether the node is suspect for the first time before the end of the job.
-func (j *job) suspectsLocked() bool {
-	now := j.state.client.now()
+func (j *Job) suspectsLocked() bool {
+	now := j.state.Keys.Now()
 	if j.suspected || j.stage != queued && j.stage != sent || now >= j.endLocked() {
 		return false
 	}
@@ -113,20 +113,20 @@ func (j *job) suspectsLocked() bool {
 
 // overdueLocked removes the overdue calls from the job. It reports whether the job is over, and whether Redis
 // was asked in vain.
-func (j *job) overdueLocked() (calls []*call, over, asked bool) {
-	s, c := j.state, j.state.client
+func (j *Job) overdueLocked() (calls []*call, over, asked bool) {
+	s, c := j.state, j.state.Keys
 	was := j.stage
 	if was != queued && was != sent {
 		return nil, false, false
 	}
-	now := c.now()
-	if now-j.endLocked() >= pauseFrom && j.granted < c.timeout {
+	now := c.Now()
+	if now-j.endLocked() >= pauseFrom && j.granted < c.Timeout {
 		j.armLocked(now)
 		return nil, false, false
 	}
 	asked = was == sent && !j.repeated
 	if j.kind == jobCalls {
-		until := now - c.timeout - j.extra
+		until := now - c.Timeout - j.extra
 		all := j.calls
 		if was == queued {
 			all = s.pending
@@ -152,7 +152,7 @@ func (j *job) overdueLocked() (calls []*call, over, asked bool) {
 
 // dropLocked removes the first n calls from a job. If the job was sent, placeholders stay in their places for
 // the reply.
-func (j *job) dropLocked(n int) {
+func (j *Job) dropLocked(n int) {
 	if j.stage == queued {
 		j.state.pending = j.state.pending[n:]
 		return

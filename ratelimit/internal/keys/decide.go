@@ -1,4 +1,4 @@
-package ratelimit
+package keys
 
 import (
 	"context"
@@ -14,28 +14,28 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 )
 
-// allow asks for n permits without waiting for them. n = 0 is always granted.
-func (s *keyState) allow(ctx context.Context, n int64) (Result, error) {
-	r, err := s.decide(ctx, n)
+// Allow asks for n permits without waiting for them. n = 0 is always granted.
+func (s *State) Allow(ctx context.Context, n int64) (algo.Decision, error) {
+	r, err := s.Decide(ctx, n)
 	if n == 0 && err == nil {
 		r.Allowed, r.RetryAfter = true, 0
 	}
-	return r, s.operationError("allow", err)
+	return r, s.OperationError("allow", err)
 }
 
-// peek returns whether a permit would be granted.
-func (s *keyState) peek(ctx context.Context) (Result, error) {
-	r, err := s.decide(ctx, 0)
-	return r, s.operationError("peek", err)
+// Peek returns whether a permit would be granted.
+func (s *State) Peek(ctx context.Context) (algo.Decision, error) {
+	r, err := s.Decide(ctx, 0)
+	return r, s.OperationError("peek", err)
 }
 
-// decide asks for n permits without waiting for them; n = 0 only looks.
-func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
+// Decide asks for n permits without waiting for them; n = 0 only looks.
+func (s *State) Decide(ctx context.Context, n int64) (algo.Decision, error) {
 	if err := s.begin(ctx); err != nil {
-		return Result{}, err
+		return algo.Decision{}, err
 	}
 	s.mu.Lock()
-	began := s.client.now()
+	began := s.Keys.Now()
 	if r, ok := s.rememberedLocked(n, began); ok {
 		s.mu.Unlock()
 		return r, nil
@@ -55,26 +55,26 @@ func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
 }
 
 // begin returns the error of a call that does not begin.
-func (s *keyState) begin(ctx context.Context) error {
+func (s *State) begin(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return conventions.Cause(ctx)
 	}
-	if s.client.gate.Closed() {
+	if s.Keys.Gate.Closed() {
 		return ErrClosed
 	}
 	return nil
 }
 
 // decideTogether has a script decide on a request that began at some time, and on others. It unlocks the state.
-func (s *keyState) decideTogether(ctx context.Context, n int64, began time.Duration) (Result, error) {
-	c := s.client.calls.Get().(*call)
+func (s *State) decideTogether(ctx context.Context, n int64, began time.Duration) (algo.Decision, error) {
+	c := s.Keys.calls.Get().(*call)
 	c.n, c.since, c.values = n, began, ctx
 	j, err := s.joinLocked(c)
 	s.mu.Unlock()
 	if err != nil {
-		return Result{}, err
+		return algo.Decision{}, err
 	}
-	s.send(j)
+	s.Send(j)
 	select {
 	case <-c.done:
 	default:
@@ -89,36 +89,36 @@ func (s *keyState) decideTogether(ctx context.Context, n int64, began time.Durat
 	}
 	r, err := c.res, c.err
 	*c = call{done: c.done}
-	s.client.calls.Put(c)
+	s.Keys.calls.Put(c)
 	return r, err
 }
 
 // behind denies a request for n permits that came while callers of this process wait for the key. It looks at the key
 // first. If they have gone by then, it does not deny, and the request may be granted: it came before those who wait
-// next. If Redis does not answer, the error matches ErrUnavailable.
-func (s *keyState) behind(ctx context.Context, n int64) (_ Result, denied bool, err error) {
+// next. If Redis does not answer, the error matches errUnavailable.
+func (s *State) behind(ctx context.Context, n int64) (_ algo.Decision, denied bool, err error) {
 	s.mu.Lock()
-	look, err := s.decideTogether(ctx, 0, s.client.now())
+	look, err := s.decideTogether(ctx, 0, s.Keys.Now())
 	switch {
 	case err != nil:
-		return Result{}, false, err
-	case look.Source == SourceDegraded:
-		return Result{}, false, unavailable(outage.ErrTimeout)
+		return algo.Decision{}, false, err
+	case look.Source == algo.ByPolicy:
+		return algo.Decision{}, false, Unavailable(outage.ErrTimeout)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.waitingLocked() {
-		return Result{}, false, nil
+		return algo.Decision{}, false, nil
 	}
-	if now := s.client.now(); s.known.fresh(now) {
+	if now := s.Keys.Now(); s.known.fresh(now) {
 		return s.behindLocked(n, now), true, nil
 	}
-	look.behind(s.line.came-s.line.gone, n)
+	denyBehind(&look, s.line.came-s.line.gone, n)
 	return look, true, nil
 }
 
 // orPolicy returns a result, or if Redis was unavailable, the policy's decision on n permits.
-func (s *keyState) orPolicy(r Result, n int64, err error) (Result, error) {
+func (s *State) orPolicy(r algo.Decision, n int64, err error) (algo.Decision, error) {
 	if !errors.Is(err, ErrUnavailable) {
 		return r, err
 	}
@@ -127,14 +127,14 @@ func (s *keyState) orPolicy(r Result, n int64, err error) (Result, error) {
 	return s.policyLocked(n, err)
 }
 
-// decideToSettle is decide for n permits of which a settlement can give a part back. The spans are what Redis charged:
+// DecideToSettle is decide for n permits of which a settlement can give a part back. The spans are what Redis charged:
 // one for each limit, or none if the decision is not one of Redis.
-func (s *keyState) decideToSettle(ctx context.Context, n int64) (Result, []algo.Span, error) {
+func (s *State) DecideToSettle(ctx context.Context, n int64) (algo.Decision, []algo.Span, error) {
 	if err := s.begin(ctx); err != nil {
-		return Result{}, nil, err
+		return algo.Decision{}, nil, err
 	}
 	s.mu.Lock()
-	waiting, now := s.waitingLocked(), s.client.now()
+	waiting, now := s.waitingLocked(), s.Keys.Now()
 	deny := s.deniedByMemoryLocked
 	if waiting {
 		deny = s.rememberedLocked // it must not overtake the waiters
@@ -148,7 +148,7 @@ func (s *keyState) decideToSettle(ctx context.Context, n int64) (Result, []algo.
 		return s.decideByPolicy(n, err)
 	}
 	if n == 0 {
-		r, err := s.decide(ctx, 0)
+		r, err := s.Decide(ctx, 0)
 		return r, nil, err
 	}
 	if waiting {
@@ -161,7 +161,7 @@ func (s *keyState) decideToSettle(ctx context.Context, n int64) (Result, []algo.
 }
 
 // decideByPolicy has the policy decide on a request that Redis did not answer because of err.
-func (s *keyState) decideByPolicy(n int64, err error) (Result, []algo.Span, error) {
+func (s *State) decideByPolicy(n int64, err error) (algo.Decision, []algo.Span, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, err := s.policyLocked(n, err)
@@ -169,33 +169,33 @@ func (s *keyState) decideByPolicy(n int64, err error) (Result, []algo.Span, erro
 }
 
 // decideInRedis sends a script for one request for n permits, which no other request shares.
-func (s *keyState) decideInRedis(ctx context.Context, a algo.Ask, n int64) (Result, []algo.Span, error) {
+func (s *State) decideInRedis(ctx context.Context, a algo.Ask, n int64) (algo.Decision, []algo.Span, error) {
 	began := conventions.Now()
 	a.Callers = 1
 	a.AddRun(n, 1)
 	j, err := s.ask(ctx, a, a.Stamped)
 	if err == nil {
-		r, err := told(&j.got.Decisions[0])
-		return r, j.got.Spans, err
+		r, err := told(&j.Got.Decisions[0])
+		return r, j.Got.Spans, err
 	}
 	if err = s.outage(ctx, err, began); !errors.Is(err, ErrUnavailable) {
-		return Result{}, nil, err
+		return algo.Decision{}, nil, err
 	}
 	return s.decideByPolicy(n, err)
 }
 
 // outage returns the error of an ask that began at some time. If the deadline of ctx came while Redis did not answer,
-// it matches ErrUnavailable.
-func (s *keyState) outage(ctx context.Context, err error, began time.Time) error {
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil && s.client.ranOut(ctx, began) {
-		return unavailable(conventions.Cause(ctx))
+// it matches errUnavailable.
+func (s *State) outage(ctx context.Context, err error, began time.Time) error {
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil && s.Keys.ranOut(ctx, began) {
+		return Unavailable(conventions.Cause(ctx))
 	}
 	return err
 }
 
 // abandon reports whether a caller could leave before its call was decided. A call that was not sent by then is
 // never sent.
-func (s *keyState) abandon(c *call) bool {
+func (s *State) abandon(c *call) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	select {
@@ -214,7 +214,7 @@ const leastWait = 10 * time.Millisecond
 // ranOut reports whether ctx has ended by its deadline, and gave Redis leastWait since began, a time of
 // conventions.Now. It compares the deadline itself, not the time at which this goroutine ran again: if that is much
 // later, the process was paused, which is no outage of Redis.
-func (c *Client) ranOut(ctx context.Context, began time.Time) bool {
+func (c *Keys) ranOut(ctx context.Context, began time.Time) bool {
 	if !errors.Is(conventions.Cause(ctx), context.DeadlineExceeded) {
 		return false
 	}
@@ -222,23 +222,23 @@ func (c *Client) ranOut(ctx context.Context, began time.Time) bool {
 	if !ok {
 		end = conventions.Now()
 	}
-	return end.Sub(began) >= leastWait && conventions.Now().Sub(end) < max(c.timeout/2, leastWait)
+	return end.Sub(began) >= leastWait && conventions.Now().Sub(end) < max(c.Timeout/2, leastWait)
 }
 
 // gaveUp decides for a caller whose context has ended. If its deadline came while Redis did not answer, the
 // policy decides.
-func (s *keyState) gaveUp(ctx context.Context, n int64, began time.Time) (Result, error) {
+func (s *State) gaveUp(ctx context.Context, n int64, began time.Time) (algo.Decision, error) {
 	err := conventions.Cause(ctx)
-	if !s.client.ranOut(ctx, began) {
-		return Result{}, err
+	if !s.Keys.ranOut(ctx, began) {
+		return algo.Decision{}, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.policyLocked(n, unavailable(err))
+	return s.policyLocked(n, Unavailable(err))
 }
 
 // joinLocked adds a call to the next job, and returns the job if it must be sent.
-func (s *keyState) joinLocked(c *call) (*job, error) {
+func (s *State) joinLocked(c *call) (*Job, error) {
 	s.pending = append(s.pending, c)
 	hurry := len(s.pending) >= secondScriptThreshold
 	if s.queued != nil || s.inFlight > 0 && (s.inFlight == maxScripts || !hurry) {
@@ -256,8 +256,8 @@ func (s *keyState) joinLocked(c *call) (*job, error) {
 
 // nextLocked returns the next job of callers that do not wait, or nil if there are none, or a job is queued
 // already.
-func (s *keyState) nextLocked() *job {
-	s.answerPendingLocked(s.client.now())
+func (s *State) nextLocked() *Job {
+	s.answerPendingLocked(s.Keys.Now())
 	if s.queued != nil || len(s.pending) == 0 {
 		return nil
 	}
@@ -269,7 +269,7 @@ func (s *keyState) nextLocked() *job {
 }
 
 // answerPendingLocked decides the pending calls that need no script.
-func (s *keyState) answerPendingLocked(now time.Duration) {
+func (s *State) answerPendingLocked(now time.Duration) {
 	s.pending = slices.DeleteFunc(s.pending, func(c *call) bool {
 		if c.left {
 			return true
@@ -284,47 +284,51 @@ func (s *keyState) answerPendingLocked(now time.Duration) {
 }
 
 // policyLocked returns the policy's decision on a request that Redis did not answer because of err.
-func (s *keyState) policyLocked(n int64, err error) (Result, error) {
+func (s *State) policyLocked(n int64, err error) (algo.Decision, error) {
 	if !errors.Is(err, ErrUnavailable) {
-		return Result{}, err
+		return algo.Decision{}, err
 	}
 	var d algo.Decision
 	var decided bool
-	if all, several := s.algorithm.(*allOf); several {
-		d, decided = s.client.breakers.DecideAll(all.Combination, all.shares(), n)
+	if all, several := s.Algorithm.(*All); several {
+		d, decided = s.Keys.Breakers.DecideAll(all.Combination, all.shares(), n)
 	} else {
 		limit, known := s.limitLocked()
-		d, decided = s.client.breakers.Decide(outage.Request{ID: s.id.share(), N: n, Limit: limit}, known)
+		d, decided = s.Keys.Breakers.Decide(outage.Request{ID: s.ID.share(), N: n, Limit: limit}, known)
 	}
 	if !decided {
-		return Result{Source: SourceDegraded}, err
+		return algo.Decision{Source: algo.ByPolicy}, err
 	}
-	return degraded(&d), nil
+	d.Source = algo.ByPolicy
+	for i := range d.Parts {
+		d.Parts[i].Source = algo.ByPolicy
+	}
+	return d, nil
 }
 
 // refused returns the reason why Redis must not be asked for the key now, or nil.
-func (s *keyState) refused() error {
-	if cause := s.client.breakers.Refuse(s); cause != nil {
-		return unavailable(cause)
+func (s *State) refused() error {
+	if cause := s.Keys.Breakers.Refuse(s); cause != nil {
+		return Unavailable(cause)
 	}
 	return nil
 }
 
 // heard records the outcome of a call that was sent at sentAt. An error about a key is no outage of its node.
-func (s *keyState) heard(err error, sentAt time.Time) {
+func (s *State) heard(err error, sentAt time.Time) {
 	if errors.Is(err, ErrUnavailable) && !redisconn.Migrating(cause(err)) {
-		s.client.breakers.Unanswered(s, cause(err), sentAt)
+		s.Keys.Breakers.Unanswered(s, cause(err), sentAt)
 	} else {
-		s.client.breakers.Answered(s, sentAt)
+		s.Keys.Breakers.Answered(s, sentAt)
 	}
 }
 
 // share identifies the key for the policy LocalShare.
-func (id *stateID) share() outage.ID {
-	return outage.ID{Algorithm: uint8(id.options.algorithm), Key: id.key}
+func (id *ID) share() outage.ID {
+	return outage.ID{Algorithm: id.Options.Algorithm, Key: id.Key}
 }
 
 // limitLocked returns the limit if it is known.
-func (s *keyState) limitLocked() (algo.Limit, bool) {
-	return s.algorithm.LimitOf(s.known.snapshot)
+func (s *State) limitLocked() (algo.Limit, bool) {
+	return s.Algorithm.LimitOf(s.known.Snapshot)
 }
