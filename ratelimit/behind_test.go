@@ -104,7 +104,7 @@ func TestBehindWaiters_NoCallOvertakesThemOrGoesOnAsking(t *testing.T) {
 	}
 }
 
-// Permits that come back wake a waiter when they suffice for it. Too few of them cost no script each, only looks that
+// Permits that come back wake a waiter when they suffice for it. Too few of them cost it no script each, only looks that
 // time bounds.
 func TestBehindWaiters_AReturnCostsNoScriptForTheWaiter(t *testing.T) {
 	t.Parallel()

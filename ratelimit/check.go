@@ -3,11 +3,10 @@ package ratelimit
 import (
 	"context"
 
-	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
-
 	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/check"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
 )
 
 // checkable is a *Limiter, *StoredLimiter or *All.

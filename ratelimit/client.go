@@ -7,10 +7,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/ratelimit/internal/keys"
-
-	"github.com/cogwheel-go/cogwheel/ratelimit/internal/outage"
-
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
@@ -20,6 +16,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/usercode"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/keys"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/outage"
 )
 
 // Client limits rates through one Redis deployment. Create one Client per process and deployment with New. It

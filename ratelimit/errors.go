@@ -3,9 +3,8 @@ package ratelimit
 import (
 	"fmt"
 
-	"github.com/cogwheel-go/cogwheel/ratelimit/internal/keys"
-
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/keys"
 )
 
 // Errors that callers can tell apart with errors.Is. They name the operation and the key. Errors of contexts

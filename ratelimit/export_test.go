@@ -4,11 +4,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/ratelimit/internal/keys"
-
-	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
-
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/keys"
 )
 
 func Member(id [16]byte, n int64) string { return algo.Member(id, n) }

@@ -5,11 +5,9 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/cogwheel-go/cogwheel/ratelimit/internal/keys"
-
-	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
-
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/keys"
 )
 
 // Limiter limits each of any number of keys, such as users or addresses, by one limit that is set in the code.

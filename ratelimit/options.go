@@ -4,14 +4,11 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/ratelimit/internal/keys"
-
-	"github.com/cogwheel-go/cogwheel/ratelimit/internal/outage"
-
-	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
-
 	"github.com/cogwheel-go/cogwheel/internal/client"
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/keys"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/outage"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 

@@ -7,14 +7,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/ratelimit/internal/keys"
-
-	"github.com/cogwheel-go/cogwheel/ratelimit/internal/outage"
-
-	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
-
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/keys"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/outage"
 )
 
 // Reservation is the right to use n permits from a certain time on. All n count as used until Settle or Cancel says

@@ -5,10 +5,9 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/cogwheel-go/cogwheel/ratelimit/internal/keys"
-
 	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/keys"
 )
 
 // WithShadow acts here, between the decisions and the callers. What decides does not know of it.

@@ -6,13 +6,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/ratelimit/internal/keys"
-
-	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
-
 	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/histogram"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/keys"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 

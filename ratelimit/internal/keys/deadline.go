@@ -4,17 +4,15 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/ratelimit/internal/outage"
-
-	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
-
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/outage"
 )
 
 // pauseFrom is the delay of a timer from which on the process counts as having been paused.
 const pauseFrom = 5 * time.Millisecond
 
-// suspectAfter is the part of the time for an answer after which its node is suspect.
+// suspectAfter: a node that has not answered within a third of the time for that is suspect.
 const suspectAfter = 3
 
 // armLocked sets the timer of a job to the end of the time of its oldest caller, or before, to the moment when its node

@@ -6,12 +6,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/ratelimit/internal/outage"
-
-	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
-
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/outage"
 )
 
 // Allow asks for n permits without waiting for them. n = 0 is always granted.

@@ -6,11 +6,10 @@ import (
 	"math"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
-
 	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -310,7 +309,7 @@ func (j *Job) deliverLocked(at algo.Reading) (next *Job) {
 		case j.err != nil && j.keepBackLocked(j.err):
 			next = s.pumpLocked(s.Keys.Now())
 		case j.err == nil && j.Got.TakenBack:
-			next = s.freedLocked(j.Got.Snapshot)
+			next = s.freedLocked()
 		}
 	}
 	return next

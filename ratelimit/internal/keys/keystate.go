@@ -7,18 +7,15 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/ratelimit/internal/outage"
-
 	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/client"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/histogram"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
-
-	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
-
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/outage"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -121,7 +118,7 @@ func New(cfg Config) *Keys {
 // Now returns the time by the clock of the Client.
 func (c *Keys) Now() time.Duration { return c.Clock.Now() }
 
-// Enter counts an operation that may talk to Redis, until leave.
+// Enter counts an operation that may talk to Redis, until Leave.
 func (c *Keys) Enter() error {
 	if !c.Gate.Enter() {
 		return ErrClosed
@@ -132,7 +129,7 @@ func (c *Keys) Enter() error {
 // Leave ends what Enter has begun.
 func (c *Keys) Leave() { c.Gate.Leave() }
 
-// states are the keyStates of a Client.
+// states are the States of a Client, by their IDs.
 type states struct {
 	seed   maphash.Seed
 	shards [64]stateShard
@@ -356,7 +353,7 @@ func (s *State) changedLocked(old int64) {
 	}
 }
 
-// kickLocked makes the line ask as soon as what is known allows it.
+// kickLocked makes the line ask soon, at most once in lookPeriod.
 func (s *State) kickLocked() *Job {
 	if s.line == nil {
 		return nil

@@ -5,9 +5,8 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
-
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
 )
 
 const (

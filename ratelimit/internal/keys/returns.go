@@ -26,7 +26,7 @@ func (j *Job) Given() bool {
 	if !j.Got.TakenBack {
 		return false
 	}
-	j.state.freed(j.Got.Snapshot)
+	j.state.freed()
 	return true
 }
 
@@ -37,7 +37,7 @@ func (s *State) FreedAll() {
 	}
 	if _, several := s.Algorithm.(*All); several {
 		current := s.Keys.Use(s.ID, s.Algorithm)
-		current.freed(nil)
+		current.freed()
 		current.Release()
 	}
 }
@@ -75,21 +75,18 @@ func (s *State) TakeBack(ctx context.Context, spans []algo.Span) (bool, error) {
 	return j.Given(), nil
 }
 
-// freed is called when this process has given permits of the key back. left is the state after that, if it is known.
-func (s *State) freed(left algo.Snapshot) {
+// freed is called when this process has given permits of the key back.
+func (s *State) freed() {
 	s.mu.Lock()
-	next := s.freedLocked(left)
+	next := s.freedLocked()
 	s.mu.Unlock()
 	s.Send(next)
 }
 
-// freedLocked is freed without sending the job that it returns, if any. What is known stays if it is that state: then
-// the line asks when its permits are there, and does not ask after each of many returns.
-func (s *State) freedLocked(left algo.Snapshot) *Job {
+// freedLocked is freed without sending the job that it returns, if any.
+func (s *State) freedLocked() *Job {
 	s.freedAt = s.Keys.Wheel.Now()
-	if left == nil || s.known.Snapshot != left {
-		s.known = Knowledge{}
-	}
+	s.known = Knowledge{}
 	return s.kickLocked()
 }
 

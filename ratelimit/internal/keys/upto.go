@@ -4,9 +4,8 @@ import (
 	"context"
 	"errors"
 
-	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
-
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
 )
 
 // UpTo asks for as many of n permits as are available.
@@ -61,12 +60,12 @@ func (s *State) partly(n int64) (a algo.Ask) {
 	return a
 }
 
-// partOf returns the result of an ask of partly.
+// partOf returns the decision on what partly has asked for.
 func (s *State) partOf(j *Job) algo.Decision {
 	r := j.Got.Snapshot.State()
 	r.Granted = j.Got.Granted[0] * j.Runs[0].N
 	for _, sp := range j.Got.Spans {
-		r.Entry = sp.Entry // of a log there is one
+		r.Entry = sp.Entry // a log has one span
 	}
 	if r.Allowed = r.Granted > 0; r.Allowed {
 		r.RetryAfter = 0

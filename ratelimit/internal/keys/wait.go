@@ -6,10 +6,9 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
-
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
+	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
 )
 
 // waited is told how a wait in line has ended, before the Client can be closed.
