@@ -134,8 +134,8 @@ func laterVersion(t *testing.T, s *scripts.Script, from, to string) *mutation {
 func TestLimiter_TwoVersionsGrantNoMoreThanOne(t *testing.T) {
 	t.Parallel()
 	for kind, later := range map[string]*mutation{
-		"GCRA": laterVersion(t, scripts.RateGCRA, "local text = gcra_text(us, num, den, burst_s, period, returned, text_tail)",
-			"local text = gcra_text(us, num, den, burst_s, period, returned, text_tail) .. ':v2'"),
+		"GCRA": laterVersion(t, scripts.RateGCRA, "return gcra_text(us, num, den, burst_s, period, returned, tail),",
+			"return gcra_text(us, num, den, burst_s, period, returned, tail) .. ':v2',"),
 		"sliding windows": laterVersion(t, scripts.RateSliding, "local state, left = sliding_text(s)\n",
 			"local state, left = sliding_text(s)\n  state = state .. ':v2'\n"),
 		"windows": laterVersion(t, scripts.RateWindow, "local state = window_text(used, lasts, stamp)",

@@ -42,9 +42,10 @@ func (s *virtualServer) execute(call scripts.Call, micros int64) []int64 {
 // beside each, a key holds the last ms in which it is there. A command that could change that in another way is refused.
 const virtualClock = `
 local server, micros = redis, tonumber(KEYS[#KEYS])
+KEYS[#KEYS] = nil
 local millis = math.floor(micros / 1000)
 local function last_of(key) return key .. ':last' end
-for i = 1, #KEYS - 1 do
+for i = 1, #KEYS do
   if tonumber(server.call('GET', last_of(KEYS[i])) or millis) < millis then
     server.call('DEL', KEYS[i], last_of(KEYS[i]))
   end
@@ -66,5 +67,8 @@ function redis.call(command, key, ...)
     error('the virtual clock does not know this ' .. command)
   end
   return server.call(command, key, ...)
+end
+function redis.pcall(command, ...)
+  return command == 'SET' and redis.call(command, ...) or server.pcall(command, ...)
 end
 `

@@ -166,6 +166,29 @@ func usedLimits(algorithm ratelimit.Algorithm) func(*testing.T, *redis.Client, .
 	}
 }
 
+// usedKeys makes one decision about each of many keys.
+func usedKeys(algorithm ratelimit.Algorithm) func(*testing.T, *redis.Client, ...ratelimit.Option) used {
+	return func(t *testing.T, rdb *redis.Client, opts ...ratelimit.Option) used {
+		t.Helper()
+		opts = append(opts, ratelimit.WithWheel(redistest.Wheel(t)), ratelimit.WithTimeout(redistest.Patience/3))
+		c, err := ratelimit.New(rdb, opts...)
+		require.NoError(t, err)
+		redistest.CloseWith(t, c.Close)
+		limit := c.Limiter("each", ratelimit.PerHour(1), ratelimit.WithAlgorithm(algorithm))
+		return func() (byRedis, byClient int64) {
+			key := redistest.Name(t)
+			redistest.Each(t, 10*callers, func(i int) error {
+				r, err := limit.Allow(context.Background(), fmt.Sprint(key, i))
+				if err == nil && !r.Allowed {
+					err = fmt.Errorf("request %d was denied", i)
+				}
+				return err
+			})
+			return 10 * callers, 0
+		}
+	}
+}
+
 // with passes options to what uses a client.
 func with[O any](
 	use func(t *testing.T, rdb *redis.Client, opts ...O) used, opts ...O,
@@ -202,6 +225,18 @@ func TestSwitches(t *testing.T) {
 	for _, algorithm := range []ratelimit.Algorithm{ratelimit.GCRA, ratelimit.FixedWindow, ratelimit.SlidingWindow} {
 		use, what := usedLimits(algorithm), "limits, "+algorithm.String()
 		rows = append(rows, row{what, with(use), all | local, 0})
+	}
+	for name, on := range map[string]saving{"GCRA": shared, "fixed window": 0} {
+		algorithm := ratelimit.GCRA
+		if on == 0 {
+			algorithm = ratelimit.FixedWindow
+		}
+		rows = append(rows,
+			row{"limits of many keys, " + name, with(usedKeys(algorithm)), pipelined | on, shared &^ on},
+			row{"limits of many keys, " + name + ", WithSharedScripts(false)", with(
+				usedKeys(algorithm), ratelimit.WithSharedScripts(false),
+			), pipelined, shared},
+		)
 	}
 	for _, tt := range rows {
 		t.Run(tt.what, func(t *testing.T) {

@@ -11,10 +11,15 @@ type Call struct {
 	Script *Script
 	Keys   []string
 	Args   []any
+
+	// Alone: the call does not share an execution, because it would have to be sent separately after it.
+	Alone bool
 }
 
 // Call returns one execution of the script for a batch.
-func (s *Script) Call(keys []string, args ...any) Call { return Call{s, keys, args} }
+func (s *Script) Call(keys []string, args ...any) Call {
+	return Call{Script: s, Keys: keys, Args: args}
+}
 
 // Pipeliner has the method that RunBatch needs; every redis.UniversalClient has it.
 type Pipeliner interface {

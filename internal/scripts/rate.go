@@ -4,7 +4,9 @@ package scripts
 // fraction of a microsecond is a numerator over a denominator that the limit determines, so nothing is rounded.
 var (
 	// RateGCRA decides a batch of requests on one key. Grants and returned charges have no ids, so it is sent once.
-	RateGCRA = declare("rate_gcra", OnceOnly)
+	RateGCRA = declare("rate_gcra", OnceOnly, shares(share{script: RatesGCRA, keys: 1, args: 8, replies: 5}))
+
+	RatesGCRA = declare("rates_gcra", OnceOnly) // RateGCRA for many keys, one run of requests each
 
 	// RateWindow decides a batch of requests on one fixed window. It is sent once.
 	RateWindow = declare("rate_window", OnceOnly)

@@ -44,6 +44,7 @@ local den, full_us, full_num, runs = tonumber(ARGV[1]), tonumber(ARGV[2]), tonum
 local options = 5 + 3 * runs
 
 -- include: gcra_state
+-- include: gcra_charge
 -- include: write_back
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -55,52 +56,19 @@ if value then
   us, num, period, returned, tail = gcra_state(state_key, value, now, den, zone_us)
 end
 
--- fill charges as many of count requests one after the other as end by an instant. The price is doubled as long as that may fit, and
--- then what still fits is taken from the largest down, so that a thousand requests cost twenty steps.
-local function fill(count, price_us, price_num, cap_us, cap_num)
-  local size, smaller, granted = 1, nil, 0
-  while 2 * size <= count and us + 2 * price_us <= cap_us do
-    smaller = {price_us, price_num, smaller}
-    price_us, price_num, size = 2 * price_us, 2 * price_num, 2 * size
-    if price_num >= den then
-      price_us, price_num = price_us + 1, price_num - den
-    end
-  end
-  repeat
-    local to_us, to_num = us + price_us, num + price_num
-    if to_num >= den then
-      to_us, to_num = to_us + 1, to_num - den
-    end
-    if granted + size <= count and (to_us < cap_us or to_us == cap_us and to_num <= cap_num) then
-      us, num, granted = to_us, to_num, granted + size
-    end
-    size = size / 2
-    if smaller then
-      price_us, price_num, smaller = smaller[1], smaller[2], smaller[3]
-    end
-  until size < 1
-  return granted
-end
-
-local function write(text_tail)
-  local left, burst_s = us - now, ARGV[4]
-  if left > burst_s * 1000000 + 60000000 then
-    burst_s = math.ceil(left / 1000000) -- or a call under another limit takes it for one of a clock that was set back
-  end
-  local text = gcra_text(us, num, den, burst_s, period, returned, text_tail)
-  redis.call('SET', state_key, text, 'PX', (left - left % 1000) / 1000 + 1)
-end
-
 local reply = {now, 0, 0, 0, nil} -- with room for one run
 if #ARGV == options and (not tail or tail == '') then
   local any = false
   for run = 1, runs do
-    local granted = fill(tonumber(ARGV[3 * run + 5]), tonumber(ARGV[3 * run + 3]), tonumber(ARGV[3 * run + 4]), zone_us, full_num)
+    local granted
+    us, num, granted = gcra_fill(us, num, den, tonumber(ARGV[3 * run + 5]), tonumber(ARGV[3 * run + 3]), tonumber(ARGV[3 * run + 4]),
+      zone_us, full_num)
     any = any or granted > 0
     reply[run + 4] = granted
   end
   if any then
-    write(tail)
+    local text, px = gcra_written(now, us, num, den, ARGV[4], period, returned, tail)
+    redis.call('SET', state_key, text, 'PX', px)
   elseif runs == 0 then
     write_back(state_key, value, now)
   end
@@ -192,11 +160,11 @@ for run = 1, runs do
       put(1, to_us, to_num, false)
       granted, any, later = granted + 1, true, in_order
       if not hole and granted < count then -- the others follow
-        us, num = s.us, s.num
-        local more = fill(count - granted, price_us, price_num, zone_us + (in_order and math.min(ahead, early + price_us) or 0), full_num)
+        local ends_us, ends_num, more = gcra_fill(s.us, s.num, den, count - granted, price_us, price_num,
+          zone_us + (in_order and math.min(ahead, early + price_us) or 0), full_num)
         if more > 0 then
-          gcra_take(s, price_us, price_num, us, num)
-          put(more, us, num, true)
+          gcra_take(s, price_us, price_num, ends_us, ends_num)
+          put(more, ends_us, ends_num, true)
           granted = granted + more
         end
         fits = granted == count
@@ -219,8 +187,8 @@ if any or changed then
       s.last = math.max(s.last, places[i] - full_us + 1)
     end
   end
-  us, num, period, returned = s.us, s.num, s.period, s.returned
-  write(period and gcra_tail(s, now))
+  local text, px = gcra_written(now, s.us, s.num, den, ARGV[4], s.period, s.returned, s.period and gcra_tail(s, now))
+  redis.call('SET', state_key, text, 'PX', px)
 elseif #ARGV == 5 then
   write_back(state_key, value, now)
 end

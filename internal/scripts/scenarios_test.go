@@ -562,6 +562,9 @@ func rateScenarios(now int64) []scenario {
 		}, nil},
 		{gcra, "of what is owed", holes, key, []any{1, int64(1e7), 0, 11, 1, 1000, 0, 1}, nil},
 		{gcra, "a debt", ahead, key, []any{1, int64(1e8), 0, 0, 0, "", 0, 0, int64(1e9), 0, int64(1e8)}, nil},
+		{scripts.RatesGCRA, "of a key twice, of no key, of another kind, of a later version, with places", slices.Concat(
+			ahead, words("HSET kind a 1\n SET later 9:x PX 60000\n SET places "+places[0][2].(string)+" PX 60000"),
+		), []string{"k", "k", "none", "kind", "later", "places"}, slices.Repeat([]any{1, int64(1e12), 0, 1_000_001, 1, 1000, 0, 1}, 6), nil},
 		{gcra, "a probe", ahead, key, []any{1, int64(1e12), 0, 1_000_001, 0}, nil},
 		{gcra, "a probe of no key", nil, key, []any{1, int64(1e12), 0, 1_000_001, 0}, nil},
 		{window, "a probe", words("SET k 3:100000 PX 90000"), key, []any{10, 100_000, 0, 0}, nil},

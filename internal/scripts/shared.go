@@ -28,7 +28,7 @@ func shares(with share) trait { return func(s *Script) { s.share = &with } }
 
 // Sharable reports whether the call may share a script with others.
 func (c Call) Sharable() bool {
-	return c.Script.share != nil && len(c.Keys) == c.Script.share.keys && len(c.Args) == c.Script.share.args
+	return c.Script.share != nil && !c.Alone && len(c.Keys) == c.Script.share.keys && len(c.Args) == c.Script.share.args
 }
 
 // RunShared is RunBatch for calls to one server. Calls that can share an execution do so, which costs the

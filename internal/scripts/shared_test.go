@@ -3,6 +3,7 @@ package scripts_test
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -384,5 +385,69 @@ func (r replying) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPi
 			cmd.(interface{ SetVal(any) }).SetVal(r.reply)
 		}
 		return nil
+	}
+}
+
+// The same of rate limits. A call is executed once, because grants have no ids: together, or by itself.
+func TestRunShared_DecidesEachRequestOnce(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	server := redistest.Start(t)
+	admin := server.Client(t)
+	var batch []scripts.Call
+	ask := func(name string, more ...any) {
+		args := append([]any{1, int64(100e9), 0, 100_001, 1, int64(1e9), 0, 1}, more...) // of 100 in as many thousand s
+		batch = append(batch, scripts.RateGCRA.Call([]string{name}, args...))
+	}
+	for i := range 250 {
+		ask(fmt.Sprint("many:", i))
+	}
+	for range 3 {
+		ask("twice")
+	}
+	for _, name := range []string{"kind", "later", "places"} {
+		ask(name)
+	}
+	ask("apart", "", 0, 0)
+	ask("marked")
+	batch[len(batch)-1].Alone = true
+
+	used := func(name string) int64 {
+		text, _, _ := strings.Cut(admin.Get(ctx, name).Val(), ":")
+		us, err := strconv.ParseInt(text, 10, 64)
+		require.NoError(t, err)
+		return (us - admin.Time(ctx).Val().UnixMicro() + 999_999_999) / 1_000_000_000
+	}
+	for _, known := range []string{"unknown to the server", "known"} {
+		require.NoError(t, admin.FlushAll(ctx).Err())
+		if known != "known" {
+			require.NoError(t, admin.ScriptFlush(ctx).Err())
+		}
+		require.NoError(t, admin.HSet(ctx, "kind", "a", 1).Err())
+		require.NoError(t, admin.Set(ctx, "later", "9:of a later version", time.Hour).Err())
+		soon := admin.Time(ctx).Val().UnixMicro() + 3_000_000_000
+		require.NoError(t, admin.Set(ctx, "places", fmt.Sprintf("%d@7:0:%d::1:100000000000:0:0:0:1000000000:0:0", soon, soon), time.Hour).Err())
+		before := executions(t, admin)
+		cmds, crossSlot := scripts.RunShared(ctx, admin, batch)
+		require.False(t, crossSlot)
+		require.LessOrEqual(t, executions(t, admin)-before, 2*(3+2)+3, "they shared scripts, %s", known)
+		for i, cmd := range cmds {
+			switch name := batch[i].Keys[0]; name {
+			case "kind":
+				require.True(t, redis.HasErrorPrefix(cmd.Err(), "WRONGTYPE"), cmd.Err())
+			case "later":
+				require.Equal(t, int64(0), cmd.Val().([]any)[4])
+			case "places":
+				require.Equal(t, int64(1), cmd.Val().([]any)[4])
+				require.Len(t, cmd.Val(), 7)
+			default:
+				require.Equal(t, int64(1), cmd.Val().([]any)[4])
+				want := int64(1)
+				if name == "twice" {
+					want = 3
+				}
+				require.Equal(t, want, used(name), name)
+			}
+		}
 	}
 }

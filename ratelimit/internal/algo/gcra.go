@@ -59,7 +59,10 @@ func (g *gcra) Encode(key string, a *Ask) scripts.Call {
 		cost := g.params.Cost(a.Debt)
 		args = append(args, cost.Micros, cost.Num, g.params.Cost(a.Most).Micros)
 	}
-	return scripts.RateGCRA.Call([]string{key}, args...)
+	call := scripts.RateGCRA.Call([]string{key}, args...)
+	last, _ := a.Last.(*gcraSnapshot)
+	call.Alone = len(a.Runs) != 1 || a.InOrder || a.Settles() || last != nil && last.places
+	return call
 }
 
 // appendBounds appends how early the permits of each run may be charged. Only a deadline counts to the end of the
@@ -92,7 +95,7 @@ func (g *gcra) Decode(a *Ask, reply []int64, at Reading) (Answer, error) {
 	if a.InOrder {
 		g.readPlaces(a, &r, at, &got)
 	}
-	if r.more() {
+	if s.places = r.more(); s.places {
 		s.pieces = r.next(0, exact)
 		s.room = r.next(0, s.pieces)
 	}
@@ -148,6 +151,7 @@ type gcraSnapshot struct {
 	tat    GCRATime
 	pieces int64 // us by which the end of all places is later than tat, if there are permits in pieces before
 	room   int64 // us of the first piece
+	places bool  // the script had to read places: the script for many keys leaves the state to it
 }
 
 // grantsAhead reports whether the state that n granted permits have left cannot be: they are charged to it or to the
