@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -59,7 +58,7 @@ type All struct {
 	one    bool    // there is one part, which behaves as if it were asked for alone
 	most   int64   // requests that can ever be granted at once
 	name   string  // the names of the parts, for hooks
-	shadow shadowParts
+	shadow bool    // all parts have WithShadow
 	err    error
 }
 
@@ -73,44 +72,23 @@ const maxParts = 16
 // share a key: two limits of one user, such as one per second and one per day, need different prefixes. If a
 // part is invalid, Err and all methods return a *cogwheel.InvalidError.
 //
-// Parts whose Limiters have WithShadow never refuse a request. If all parts have it, every request passes, and all or
-// none of them are charged, as without the option. If only some have it, the others decide. If they grant a request,
-// a second call to Redis asks the parts with the option, which are charged all or none. Result.WouldDeny is true if
-// they would have refused it. Limit, Remaining, RetryAfter, ResetAfter and Source are those of the other parts.
+// Either all parts or none are made by Limiters with WithShadow: an All is tried or enforced as a whole. To try a limit
+// beside others, ask it in a call of its own, as docs/ratelimit.md shows.
 func (c *Client) All(parts ...Part) *All {
-	a := c.all(parts)
-	if a.err != nil || !slices.ContainsFunc(parts, func(p Part) bool { return p.limiter.shadow }) {
-		return a
-	}
-	shadow, enforced, which := splitParts(parts)
-	if len(enforced) == 0 {
-		a.shadow.every = true
-		return a
-	}
-	mixed := c.all(enforced)
-	mixed.name = a.name
-	mixed.shadow = shadowParts{some: c.all(shadow), which: which}
-	mixed.shadow.some.shadow.every = true
-	return mixed
-}
-
-// all is All for parts that have WithShadow or have it not.
-func (c *Client) all(parts []Part) *All {
 	combined, debts, err := newAllOf(c, parts)
-	a := &All{client: c, debts: debts}
+	a := &All{client: c, debts: debts, err: err}
 	if c.monitor.reports {
 		a.name = namesOf(parts)
 	}
 	switch {
 	case err != nil:
-		a.err = err
+		return a
 	case len(parts) == 1 && parts[0].cost == 1:
 		a.state, a.algo, a.one = combined.IDs[0], combined.Parts[0].Algorithm, true
-		a.parts, a.most = combined, combined.Most()
 	default:
 		a.state, a.algo = keys.ID{Options: keys.Options{Algorithm: allAlgorithm}, Key: identity(combined)}, combined
-		a.parts, a.most = combined, combined.Most()
 	}
+	a.parts, a.most, a.shadow = combined, combined.Most(), parts[0].limiter.shadow
 	return a
 }
 
@@ -143,18 +121,6 @@ func (a *All) whole(r Result, err error) (Result, error) {
 	return r, err
 }
 
-// decide returns the answer of ask, without a report.
-func (a *All) decide(
-	ctx context.Context, operation string, n int64, ask func(*All, *keys.State) (Result, error),
-) (Result, error) {
-	s, err := a.use(ctx, operation, n)
-	if err != nil {
-		return Result{}, err
-	}
-	defer s.Release()
-	return a.whole(ask(a, s))
-}
-
 // Allow is AllowN of one request.
 func (a *All) Allow(ctx context.Context) (Result, error) { return a.AllowN(ctx, 1) }
 
@@ -169,15 +135,15 @@ func (a *All) Allow(ctx context.Context) (Result, error) { return a.AllowN(ctx, 
 // A lost reply can cost the permits of all limits, never those of some; for repeats see Limiter.AllowN. Requests of an
 // All and waiters for a single part do not share a line: either may overtake the other.
 func (a *All) AllowN(ctx context.Context, n int64) (Result, error) {
-	return a.allow(ctx, "allow", n, func(_ *All, s *keys.State) (Result, error) { return result(s.Allow(ctx, n)) })
+	return a.allow(ctx, "allow", n, func(s *keys.State) (Result, error) { return result(s.Allow(ctx, n)) })
 }
 
 // TryReserve is AllowN for a cost that is known only later: if the request is granted, Result.Reservation settles it
 // with each limit. WithDebt of each part applies to its limit. A DebtError counts requests: those that each limit has
 // charged at least, and those that some limit has not.
 func (a *All) TryReserve(ctx context.Context, n int64) (Result, error) {
-	return a.allow(ctx, "reserve", n, func(of *All, s *keys.State) (Result, error) {
-		return tryReserve(ctx, s, n, of.charges(n)...)
+	return a.allow(ctx, "reserve", n, func(s *keys.State) (Result, error) {
+		return tryReserve(ctx, s, n, a.charges(n)...)
 	})
 }
 
@@ -195,7 +161,7 @@ func (a *All) charges(n int64) []charge {
 
 // allow returns the answer of ask, which takes n requests or none, and reports it.
 func (a *All) allow(
-	ctx context.Context, operation string, n int64, ask func(*All, *keys.State) (Result, error),
+	ctx context.Context, operation string, n int64, ask func(*keys.State) (Result, error),
 ) (Result, error) {
 	began := a.client.start()
 	s, err := a.use(ctx, operation, n)
@@ -203,29 +169,21 @@ func (a *All) allow(
 		return a.pass(ctx, n, Result{}, a.refused(ctx, a.subject(n, nil), err))
 	}
 	defer s.Release()
-	r, err := a.whole(ask(a, s))
-	of := a.subject(n, s)
-	if err != nil || a.shadow.some == nil {
-		a.client.report(ctx, of, &r, err, began)
-		return a.pass(ctx, n, r, err)
-	}
-	r, failed := a.addShadow(ctx, operation, n, r, ask)
-	decision := r
-	decision.Allowed, of.shadow = r.Allowed && !r.WouldDeny, r.WouldDeny
-	a.client.report(ctx, of, &decision, failed, began)
-	return r, nil
+	r, err := a.whole(ask(s))
+	a.client.report(ctx, a.subject(n, s), &r, err, began)
+	return a.pass(ctx, n, r, err)
 }
 
 // subject returns the subject of a call, for reports.
 func (a *All) subject(n int64, s *keys.State) subject {
-	return subject{kind: KindAll, name: a.name, n: n, shadow: a.shadow.every, state: s}
+	return subject{kind: KindAll, name: a.name, n: n, shadow: a.shadow, state: s}
 }
 
 // refused reports a call that was refused before it had a state, and returns its error: none if WithShadow lets
 // the request pass.
 func (a *All) refused(ctx context.Context, of subject, err error) error {
 	a.client.report(ctx, of, &Result{}, err, a.client.start())
-	if a.shadow.every && passes(ctx, err) {
+	if a.shadow && passes(ctx, err) {
 		return nil
 	}
 	return err
@@ -240,21 +198,15 @@ func namesOf(parts []Part) string {
 	return strings.Join(names, " and ")
 }
 
-// Peek is Limiter.Peek for all parts: it returns the decision of Redis on one request, and takes nothing. With parts
-// that have WithShadow it asks as AllowN does.
+// Peek is Limiter.Peek for all parts: it returns the decision of Redis on one request, and takes nothing.
 func (a *All) Peek(ctx context.Context) (Result, error) {
 	s, err := a.use(ctx, "peek", 0)
 	if err != nil {
 		return Result{}, err
 	}
 	defer s.Release()
-	ask := func(_ *All, s *keys.State) (Result, error) { return result(s.Peek(ctx)) }
-	r, err := a.whole(ask(a, s))
-	if err != nil || a.shadow.some == nil {
-		return a.pass(ctx, 0, r, err)
-	}
-	r, _ = a.addShadow(ctx, "peek", 0, r, ask)
-	return r, nil
+	r, err := a.whole(result(s.Peek(ctx)))
+	return a.pass(ctx, 0, r, err)
 }
 
 // Wait is WaitN of one request.
@@ -268,14 +220,14 @@ func (a *All) Wait(ctx context.Context) error { return a.WaitN(ctx, 1) }
 // limit that others always use up can keep the line waiting. The policy and errors are those of Limiter.WaitN.
 // If ctx ends during the call that grants the request, its permits serve the next waiter in line or are lost.
 //
-// Parts with WithShadow are neither asked nor charged, unless all parts have it: then WaitN asks once, as AllowN does.
+// Under WithShadow it asks once, as AllowN does.
 func (a *All) WaitN(ctx context.Context, n int64) error {
 	s, err := a.use(ctx, "wait", n)
 	if err != nil {
 		return a.refused(ctx, a.subject(n, nil).waiting(), err)
 	}
 	defer s.Release()
-	if a.shadow.every && n > 0 {
+	if a.shadow && n > 0 {
 		return a.client.askOnce(ctx, s, a.subject(n, s).waiting())
 	}
 	return a.client.wait(ctx, s, a.subject(n, s).waiting())
@@ -288,7 +240,7 @@ func (a *All) WaitFunc(ctx context.Context, n int64, f func(error)) (cancel func
 	if err != nil {
 		return a.client.refuse(f, a.refused(ctx, a.subject(n, nil).waiting(), err))
 	}
-	if a.shadow.every && n > 0 {
+	if a.shadow && n > 0 {
 		return a.client.askOnceFunc(ctx, s, a.subject(n, s).waiting(), f)
 	}
 	return a.client.waitFunc(ctx, s, a.subject(n, s).waiting(), f)
@@ -309,6 +261,10 @@ func newAllOf(c *Client, parts []Part) (all *keys.All, debts []int64, err error)
 		if first, used := where[id.Key]; used {
 			return nil, nil, argument.Error(fmt.Sprintf("part %d", i+1), scripts.Quote(id.Key),
 				fmt.Sprintf("is a key of part %d too: give them different prefixes", first+1))
+		}
+		if l.shadow != parts[0].limiter.shadow {
+			return nil, nil, argument.Error(fmt.Sprintf("part %d", i+1), scripts.Quote(id.Key),
+				"differs from part 1 in WithShadow: ask a limit on trial in a call of its own")
 		}
 		where[id.Key] = i
 		all.IDs, debts = append(all.IDs, id), append(debts, l.mostDebt())

@@ -235,6 +235,35 @@ func ExampleWithShadow() {
 	// would be denied: 1
 }
 
+// A limit on trial beside an enforced one is asked in a call of its own, for which the request does not wait.
+func ExampleWithShadow_besideAnotherLimit() {
+	ctx := context.Background() // of the request
+	limits := newLimits()
+	perUser := limits.Limiter("user", ratelimit.PerHour(100))
+	perService := limits.Limiter("service", ratelimit.PerHour(1), ratelimit.WithShadow())
+	decided := make(chan error)
+	done := func(err error) { decided <- err } // in a service: func(error) {}
+	for range 3 {
+		r, err := perUser.Allow(ctx, "ada")
+		if err != nil {
+			log.Fatal(err)
+		}
+		if r.Allowed {
+			perService.WaitFunc(context.WithoutCancel(ctx), "mail", 1, done)
+		}
+		fmt.Println(r.Allowed, "left:", r.Remaining)
+	}
+	for range 3 {
+		<-decided
+	}
+	fmt.Println("would be denied:", limits.Stats().ShadowDenied)
+	// Output:
+	// true left: 99
+	// true left: 98
+	// true left: 97
+	// would be denied: 2
+}
+
 // LocalShare grants a part of the limit in each process while Redis is down: here, a tenth of it.
 func ExampleLocalShare() {
 	ctx := context.Background()

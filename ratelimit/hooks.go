@@ -27,8 +27,7 @@ type Event struct {
 	// Result is the decision. For Failed, only its Source is set. For a wait or a reservation, only Allowed,
 	// Granted and Source are set, unless Shadow is set. For Denied, Allowed is false also if Shadow is set.
 	Result Result
-	// Shadow: the Limiter has WithShadow, so the request passed whatever the decision was. For an All with parts
-	// that have it and parts that have not, it is set if only parts that have it refused the request.
+	// Shadow: the Limiter, or all parts of the All, have WithShadow, so the request passed whatever the decision was.
 	Shadow bool
 	Waited bool          // the call was Wait, WaitN or WaitFunc
 	Took   time.Duration // how long the call took, without the delay of a reservation; Up: how long Redis was down

@@ -224,8 +224,8 @@ func WithDebt(n int64) LimiterOption {
 // the limit grants takes its permits, once; one that it would deny takes none.
 //
 // Wait, WaitN, WaitFunc and Reserve ask once, as AllowN does: none of them waits for permits, stands in line, or
-// returns a delay. Hooks and Stats have the decision of the limit: see Event.Shadow and Stats.ShadowDenied. Client.All
-// describes parts with the option.
+// returns a delay. Hooks and Stats have the decision of the limit: see Event.Shadow and Stats.ShadowDenied. Of the
+// parts of an All, all have the option or none.
 func WithShadow() LimiterOption {
 	return limiterOptionFunc(func(c *limiterConfig) error {
 		c.shadow = true

@@ -19,7 +19,6 @@ import (
 // Reservation is for no permits.
 type Reservation struct {
 	made    *keys.State // the state that made it; by now the key may have another
-	shadow  *keys.State // for an All: the state of its parts with WithShadow that made it too, or nil
 	at      time.Time
 	n       int64
 	charges []charge
@@ -254,7 +253,6 @@ func (r *Reservation) settleOnce(ctx context.Context, began time.Duration, used 
 	}
 	if given {
 		r.made.FreedAll()
-		r.shadow.FreedAll()
 	}
 	if err != nil {
 		return given, again, err

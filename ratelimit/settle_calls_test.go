@@ -288,33 +288,25 @@ func TestReservation_ACallThatWaitsForAnotherEndsWithItsTimeout(t *testing.T) {
 func TestReservation_AnAllLearnsOfItsReturn(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)
-	for what, opts := range map[string][]ratelimit.LimiterOption{
-		"enforced": nil, "some in shadow": {ratelimit.WithShadow()},
-	} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			ctx := t.Context()
-			all := c.All(
-				c.Limiter("a", ratelimit.PerDay(100)).Part(name+what),
-				c.Limiter("b", ratelimit.PerDay(100), append(opts, bySliding)...).Part(name+what).Cost(2),
-				c.Limiter("c", ratelimit.PerDay(100)).Part(name+what),
-			)
-			r, err := all.TryReserve(ctx, 50)
-			require.NoError(t, err)
-			require.True(t, r.Allowed && !r.WouldDeny)
-			if len(opts) > 0 {
-				_, err = all.AllowN(ctx, 50) // uses the enforced parts up, and is denied by the others
-				require.NoError(t, err)
-			}
-			denied, err := all.Allow(ctx)
-			require.NoError(t, err)
-			require.False(t, denied.Allowed)
-			require.NoError(t, r.Reservation.Settle(ctx, 40))
-			granted, err := all.AllowN(ctx, 5)
-			require.NoError(t, err)
-			require.True(t, granted.Allowed && !granted.WouldDeny, "%+v", granted)
-		})
-	}
+	t.Run("requests", func(t *testing.T) {
+		t.Parallel()
+		ctx := t.Context()
+		all := c.All(
+			c.Limiter("a", ratelimit.PerDay(100)).Part(name),
+			c.Limiter("b", ratelimit.PerDay(100), bySliding).Part(name).Cost(2),
+			c.Limiter("c", ratelimit.PerDay(100)).Part(name),
+		)
+		r, err := all.TryReserve(ctx, 50)
+		require.NoError(t, err)
+		require.True(t, r.Allowed)
+		denied, err := all.Allow(ctx)
+		require.NoError(t, err)
+		require.False(t, denied.Allowed)
+		require.NoError(t, r.Reservation.Settle(ctx, 40))
+		granted, err := all.AllowN(ctx, 5)
+		require.NoError(t, err)
+		require.True(t, granted.Allowed, "%+v", granted)
+	})
 	t.Run("waiters", func(t *testing.T) {
 		t.Parallel()
 		ctx, shortest := t.Context(), time.Hour

@@ -65,29 +65,9 @@ func (c *Client) askOnceFunc(ctx context.Context, s *keys.State, of subject, f f
 	return cancel
 }
 
-// shadowParts tells which parts of an All have WithShadow.
-type shadowParts struct {
-	every bool   // all of them
-	some  *All   // if not all: those that have it
-	which []bool // if not all: whether the part in this place has it
-}
-
-// splitParts returns the parts that have WithShadow, and those that have not.
-func splitParts(parts []Part) (shadow, enforced []Part, which []bool) {
-	for _, p := range parts {
-		which = append(which, p.limiter.shadow)
-		if p.limiter.shadow {
-			shadow = append(shadow, p)
-		} else {
-			enforced = append(enforced, p)
-		}
-	}
-	return shadow, enforced, which
-}
-
 // pass returns the result of a call for the decision on n requests.
 func (a *All) pass(ctx context.Context, n int64, r Result, err error) (Result, error) {
-	if !a.shadow.every {
+	if !a.shadow {
 		return r, err
 	}
 	undecided := err != nil || !r.Allowed && r.Parts == nil
@@ -101,36 +81,4 @@ func (a *All) pass(ctx context.Context, n int64, r Result, err error) (Result, e
 		r.Parts[i].Allowed, r.Parts[i].WouldDeny = true, !r.Parts[i].Allowed
 	}
 	return r, nil
-}
-
-// addShadow asks the parts with WithShadow if the others granted n requests, and adds their decisions to the
-// result. It does not ask them about a request that is refused. failed is the error with which they would have refused
-// the request; an error that the caller caused is ignored, because the permits of the others are taken.
-func (a *All) addShadow(
-	ctx context.Context, operation string, n int64, r Result, ask func(*All, *keys.State) (Result, error),
-) (_ Result, failed error) {
-	var shadow []Result
-	if r.Allowed {
-		of, err := a.shadow.some.decide(ctx, operation, n, ask)
-		if of, caused := a.shadow.some.pass(ctx, n, of, err); caused == nil {
-			r.WouldDeny, shadow, failed = of.WouldDeny, of.Parts, err
-		}
-		if of.Reservation != nil && r.Reservation != nil {
-			r.Reservation.charges = append(r.Reservation.charges, of.Reservation.charges...)
-			r.Reservation.shadow = of.Reservation.made
-		}
-	}
-	enforced := r.Parts
-	r.Parts = make([]Result, len(a.shadow.which))
-	for i, inShadow := range a.shadow.which {
-		from := &enforced
-		if inShadow {
-			from = &shadow
-		}
-		r.Parts[i] = Result{Allowed: true, Source: SourceLocal} // if it was not asked
-		if len(*from) > 0 {
-			r.Parts[i], *from = (*from)[0], (*from)[1:]
-		}
-	}
-	return r, failed
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -485,222 +484,96 @@ func TestShadow_WaitFuncCallsFOnce(t *testing.T) {
 	require.ErrorIs(t, waitFunc(t.Context(), k, "u", 1), ratelimit.ErrClosed)
 }
 
-// mixed returns limits of a user, enforced, and of two services that are tried.
-func mixed(c *ratelimit.Client, name string, user, service, partner int64) (all *ratelimit.All, left func(*testing.T) [3]int64) {
-	users := c.Limiter("user", ratelimit.PerDay(user), ratelimit.WithHashTag(name))
-	services := c.Limiter("service", ratelimit.PerDay(service), ratelimit.WithAlgorithm(ratelimit.FixedWindow), ratelimit.WithShadow())
-	partners := c.Limiter("partner", ratelimit.PerDay(partner), bySliding, ratelimit.WithShadow())
-	return c.All(services.Part(name), users.Part("ada"), partners.Part(name).Cost(2)), func(t *testing.T) (left [3]int64) {
-		t.Helper()
-		for i, peek := range []func() (ratelimit.Result, error){
-			func() (ratelimit.Result, error) { return services.Peek(t.Context(), name) },
-			func() (ratelimit.Result, error) { return users.Peek(t.Context(), "ada") },
-			func() (ratelimit.Result, error) { return partners.Peek(t.Context(), name) },
-		} {
-			r, err := peek()
-			require.NoError(t, err)
-			left[i] = r.Remaining
-		}
-		return left
-	}
-}
-
-func TestShadow_PartsOfAllNeverDeny(t *testing.T) {
+// An All is tried as a whole: a part that would deny the request charges none, and takes none of the others.
+func TestShadow_AllIsTriedAsAWhole(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
-		what                   string
-		user, service, partner int64 // limits
-		allowed, would         bool
-		parts                  [3]ratelimit.Result
-		left                   [3]int64 // service, user, partner
-		event                  string
-		shadow                 bool
+		what          string
+		user, service int64 // limits, of which 2 are used
+		would         [2]bool
+		left          [2]int64
+		event         string
 	}{
-		{
-			"all grant", 5, 5, 5, true, false,
-			[3]ratelimit.Result{{Allowed: true, Granted: 1}, {Allowed: true, Granted: 1}, {Allowed: true, Granted: 2}},
-			[3]int64{2, 2, 1},
-			"allowed", false,
-		},
-		{
-			"a part in shadow denies", 5, 2, 5, true, true,
-			[3]ratelimit.Result{{Allowed: true, WouldDeny: true}, {Allowed: true, Granted: 1}, {Allowed: true}},
-			[3]int64{0, 2, 3},
-			"denied", true,
-		},
-		{
-			"a part in shadow can never grant", 5, 5, 3, true, true,
-			[3]ratelimit.Result{{Allowed: true}, {Allowed: true, Granted: 1}, {Allowed: true, WouldDeny: true}},
-			[3]int64{3, 2, 1},
-			"denied", true,
-		},
-		{
-			"the enforced part denies", 2, 5, 5, false, false,
-			[3]ratelimit.Result{{Allowed: true}, {}, {Allowed: true}},
-			[3]int64{3, 0, 3},
-			"denied", false,
-		},
-		{
-			"both deny", 2, 2, 5, false, false,
-			[3]ratelimit.Result{{Allowed: true}, {}, {Allowed: true}},
-			[3]int64{0, 0, 3},
-			"denied", false,
-		},
+		{"all grant", 5, 5, [2]bool{}, [2]int64{2, 1}, "allowed"},
+		{"one would deny", 5, 3, [2]bool{false, true}, [2]int64{3, 1}, "denied"},
+		{"both would deny", 2, 3, [2]bool{true, true}, [2]int64{0, 1}, "denied"},
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			t.Parallel()
 			events, name := &seen{}, redistest.Name(t)
 			c := newClient(t, redistest.Shared(t).Client(t), ratelimit.WithHooks(events.hooks()))
-			all, left := mixed(c, name, test.user, test.service, test.partner)
-			use := c.All(
-				c.Limiter("service", ratelimit.PerDay(test.service), ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Part(name).Cost(2),
-				c.Limiter("user", ratelimit.PerDay(test.user), ratelimit.WithHashTag(name)).Part("ada").Cost(2),
-				c.Limiter("partner", ratelimit.PerDay(test.partner), bySliding).Part(name).Cost(2))
-			r, err := use.Allow(t.Context())
-			require.NoError(t, err)
-			require.True(t, r.Allowed)
+			users := c.Limiter("user", ratelimit.PerDay(test.user), ratelimit.WithShadow())
+			services := c.Limiter("service", ratelimit.PerDay(test.service), bySliding, ratelimit.WithShadow())
+			all := c.All(users.Part(name), services.Part(name).Cost(2))
+			require.NoError(t, second(users.AllowN(t.Context(), name, 2)))
 			events.take(t)
-			before := c.Stats()
+			require.NoError(t, second(services.AllowN(t.Context(), name, 2)))
+			events.take(t)
 
-			r, err = all.Peek(t.Context())
-			require.NoError(t, err)
-			require.Equal(t, test.allowed, r.Allowed)
-			require.Equal(t, test.would, r.WouldDeny)
-			events.none(t)
-
-			r, err = all.Allow(t.Context())
-			require.NoError(t, err)
-			require.Equal(t, test.allowed, r.Allowed)
-			require.Equal(t, test.would, r.WouldDeny)
-			require.Equal(t, test.allowed, r.Granted == 1)
-			require.Equal(t, test.left[1], r.Remaining, "of the enforced part")
-			require.Len(t, r.Parts, 3)
-			for i, part := range r.Parts {
-				want := test.parts[i]
-				require.Equal(t, [3]any{want.Allowed, want.WouldDeny, want.Granted}, [3]any{part.Allowed, part.WouldDeny, part.Granted}, i)
+			would := test.would != [2]bool{}
+			for _, ask := range []func(context.Context) (ratelimit.Result, error){all.Peek, all.Allow} {
+				r, err := ask(t.Context())
+				require.NoError(t, err)
+				require.True(t, r.Allowed)
+				require.Equal(t, would, r.WouldDeny)
+				require.Equal(t, test.would, [2]bool{r.Parts[0].WouldDeny, r.Parts[1].WouldDeny})
+				require.True(t, r.Parts[0].Allowed && r.Parts[1].Allowed)
 			}
-			require.Equal(t, test.left, left(t))
+			require.Equal(t, test.left, [2]int64{remaining(t, users, name), remaining(t, services, name)})
 			what, e := events.take(t)
 			require.Equal(t, test.event, what)
-			require.Equal(t, test.shadow, e.Shadow)
-			require.Equal(t, what == "allowed", e.Result.Allowed)
-			require.Equal(t, "service and user and partner", e.Name)
-			after := c.Stats()
-			require.EqualValues(t, 1, after.Allowed+after.Denied-before.Allowed-before.Denied)
-			require.Equal(t, test.shadow, after.ShadowDenied == 1)
+			require.True(t, e.Shadow)
+			require.Equal(t, !would, e.Result.Allowed)
+			require.Equal(t, would, c.Stats().ShadowDenied == 1)
 		})
 	}
 }
 
-// A part with WithShadow whose decision fails refuses nothing. An enforced part that fails does.
-func TestShadow_PartsOfAllThatFail(t *testing.T) {
-	t.Parallel()
-	events, rdb, name := &seen{}, redistest.Shared(t).Client(t), redistest.Name(t)
-	c := newClient(t, rdb, ratelimit.WithHooks(events.hooks()))
-	enforced, tried := c.Limiter(name, ratelimit.PerDay(5)), c.Limiter(name+"2", ratelimit.PerDay(5), ratelimit.WithShadow())
-	all := c.All(enforced.Part("u"), tried.Part("u"))
-	require.NoError(t, rdb.SAdd(t.Context(), tried.RedisKey("u"), "a set").Err())
-	r, err := all.Allow(t.Context())
-	require.NoError(t, err)
-	require.True(t, r.Allowed)
-	require.True(t, r.WouldDeny)
-	require.EqualValues(t, 4, r.Remaining)
-	require.True(t, r.Parts[1].WouldDeny)
-	what, e := events.take(t)
-	require.Equal(t, "failed", what)
-	require.True(t, e.Shadow)
-	require.ErrorIs(t, e.Err, ratelimit.ErrWrongKind)
-
-	require.NoError(t, second(c.All(enforced.Part("v"), tried.Part("v").Cost(9)).Allow(t.Context())), "it exceeds the limit")
-	what, e = events.take(t)
-	require.Equal(t, "failed", what)
-	require.ErrorIs(t, e.Err, ratelimit.ErrExceedsLimit)
-
-	require.NoError(t, rdb.SAdd(t.Context(), enforced.RedisKey("w"), "a set").Err())
-	require.ErrorIs(t, second(c.All(enforced.Part("w"), tried.Part("w")).Allow(t.Context())), ratelimit.ErrWrongKind)
-	_, e = events.take(t)
-	require.False(t, e.Shadow)
-	r, err = tried.Peek(t.Context(), "w")
-	require.NoError(t, err)
-	require.EqualValues(t, 5, r.Remaining, "it was not asked")
-}
-
-// The caller's context ends while the parts with WithShadow are asked: the others have granted the request.
-func TestShadow_AContextThatEndsAmidstAllLosesNoGrant(t *testing.T) {
-	t.Parallel()
-	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	events := &seen{}
-	c := newClient(t, rdb, ratelimit.WithHooks(events.hooks()))
-	enforced, tried := c.Limiter(name, ratelimit.PerDay(5)), c.Limiter(name+":2", ratelimit.PerDay(5), ratelimit.WithShadow())
-	require.NoError(t, second(tried.Allow(t.Context(), "other"))) // the script of both is loaded
-	events.take(t)
-	hook := &atSecond{f: cancel}
-	rdb.AddHook(hook)
-	r, err := c.All(enforced.Part("u"), tried.Part("u")).Allow(ctx)
-	require.NoError(t, err)
-	require.True(t, r.Allowed)
-	require.EqualValues(t, 4, r.Remaining)
-	require.False(t, r.WouldDeny)
-	require.Len(t, r.Parts, 2)
-	what, e := events.take(t)
-	require.Equal(t, "allowed", what)
-	require.False(t, e.Shadow)
-	require.EqualValues(t, 2, hook.calls.Load())
-}
-
-// atSecond is called before the second script is sent. Then the caller has the reply of the first one.
-type atSecond struct {
-	calls atomic.Int64
-	f     func()
-}
-
-func (a *atSecond) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (a *atSecond) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		a.count()
-		return next(ctx, cmd)
-	}
-}
-
-func (a *atSecond) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		a.count()
-		return next(ctx, cmds)
-	}
-}
-
-func (a *atSecond) count() {
-	if a.calls.Add(1) == 2 {
-		a.f()
-	}
-}
-
-// Wait of an All waits for the enforced parts, and asks no others.
-func TestShadow_WaitOfAllWaitsForTheEnforcedParts(t *testing.T) {
-	t.Parallel()
-	c, _, _, name := shared(t)
-	enforced, tried := c.Limiter(name, perSeconds(1, 1)), c.Limiter(name+"2", ratelimit.PerDay(1), ratelimit.WithShadow())
-	all := c.All(enforced.Part("u"), tried.Part("u"))
-	for range 3 {
-		require.NoError(t, all.Wait(within(t, patience)))
-	}
-	r, err := tried.Peek(t.Context(), "u")
-	require.NoError(t, err)
-	require.EqualValues(t, 1, r.Remaining)
-	require.ErrorIs(t, c.All(c.Limiter(name+"3", ratelimit.PerDay(1)).Part("u").Cost(2), tried.Part("u")).Wait(t.Context()), ratelimit.ErrExceedsLimit)
-}
-
-// The parts that are tried cost one round trip together, if the others grant the request.
-func TestShadow_RoundTripsOfAll(t *testing.T) {
+// Some parts on trial would delay the others, or fail with them: they are asked in a call of their own.
+func TestShadow_AnAllIsNotTriedInPart(t *testing.T) {
 	t.Parallel()
 	c, _, trips, name := shared(t)
-	all, _ := mixed(c, name, 3, 9, 9)
-	require.NoError(t, second(all.Allow(t.Context()))) // the scripts are loaded
-	for _, want := range []int64{2, 2, 0} {            // at last the enforced part is known to be used up
-		require.Equal(t, want, trips.trips(func() { require.NoError(t, second(all.Allow(t.Context()))) }))
+	enforced, tried := c.Limiter("enforced", ratelimit.PerDay(5)), c.Limiter("tried", ratelimit.PerDay(5), ratelimit.WithShadow())
+	for _, parts := range [][]ratelimit.Part{
+		{enforced.Part(name), tried.Part(name)}, {tried.Part(name), enforced.Part(name)},
+		{tried.Part(name), tried.Part("other"), enforced.Part(name).Cost(2)},
+	} {
+		all := c.All(parts...)
+		require.ErrorIs(t, all.Err(), cogwheel.ErrInvalid)
+		require.ErrorContains(t, all.Err(), "WithShadow")
+		require.Zero(t, trips.trips(func() {
+			for _, err := range []error{
+				second(all.Allow(t.Context())), second(all.TryReserve(t.Context(), 1)), second(all.Peek(t.Context())),
+				all.Wait(t.Context()),
+			} {
+				require.Equal(t, all.Err(), err)
+			}
+		}))
 	}
+}
+
+// A limit on trial beside others delays, refuses and changes nothing of their request: Redis hangs, or the key is none.
+func TestShadow_ALimitBesideOthersHarmsNothing(t *testing.T) {
+	t.Parallel()
+	server, apart := redistest.Start(t), redistest.Start(t)
+	events := &seen{}
+	c := newClient(t, server.Client(t))
+	trial := newClient(t, apart.Client(t), ratelimit.WithHooks(events.hooks()))
+	enforced, tried := c.Limiter("enforced", ratelimit.PerDay(5)), trial.Limiter("tried", ratelimit.PerDay(1), ratelimit.WithShadow())
+	apart.Pause()
+	ctx, cancel := context.WithCancel(t.Context())
+	r, err := enforced.Allow(ctx, "u")
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	tried.WaitFunc(context.WithoutCancel(ctx), "u", 1, func(err error) { ended <- err })
+	cancel() // the request is over
+	require.Empty(t, ended)
+	require.Equal(t, []any{true, false, int64(4), 0}, []any{r.Allowed, r.WouldDeny, r.Remaining, len(r.Parts)})
+	require.NoError(t, <-ended)
+	what, e := events.take(t)
+	require.Equal(t, "failed", what)
+	require.ErrorIs(t, e.Err, ratelimit.ErrUnavailable)
+	apart.Resume()
 }
 
 // The Event of a hook keeps the decision of the limits after the call has returned.

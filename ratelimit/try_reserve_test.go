@@ -43,16 +43,6 @@ func tryReservers(t *testing.T, c *ratelimit.Client, name string) map[string]try
 	all["All"] = tryReserver{several.TryReserve, several.Peek, 2, 200}
 	all["All of one"] = tryReserver{one.TryReserve, one.Peek, 1, 200}
 	all["All of one with a cost"] = tryReserver{costly.TryReserve, costly.Peek, 2, 200}
-
-	shadow := c.Limiter("shadow", limit, ratelimit.WithShadow()).Part(name)
-	mixed := c.All(c.Limiter("enforced", limit).Part(name), shadow)
-	all["All, some in shadow"] = tryReserver{mixed.TryReserve, func(ctx context.Context) (ratelimit.Result, error) {
-		r, err := mixed.Peek(ctx)
-		if err == nil {
-			require.Equal(t, r.Parts[0].Remaining, r.Parts[1].Remaining, "both are settled")
-		}
-		return r, err
-	}, 1, 200}
 	return all
 }
 

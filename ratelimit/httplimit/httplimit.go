@@ -85,8 +85,8 @@ type config struct {
 // denial has it, except for a cost above the burst.
 //
 // The permits left are not known for a cost of 0, for a cost above the burst, and if the policy of the client decides.
-// Then RateLimit-Policy is sent alone, if it is selected. The same holds for each limit with ratelimit.WithShadow that
-// failed or, as a part of NewAll, was not asked because the request is denied. A response of WithFailed has no fields.
+// Then RateLimit-Policy is sent alone, if it is selected. The same holds for a limit with ratelimit.WithShadow that
+// failed. A response of WithFailed has no fields.
 //
 // RateLimit-Would-Deny: true is sent with each selection except NoFields, to a request that only ratelimit.WithShadow
 // let pass. Retry-After is not sent then.

@@ -32,9 +32,6 @@ func (j *Job) Given() bool {
 
 // FreedAll tells the combination that made a reservation that permits of its parts were given back.
 func (s *State) FreedAll() {
-	if s == nil {
-		return
-	}
 	if _, several := s.Algorithm.(*All); several {
 		current := s.Keys.Use(s.ID, s.Algorithm)
 		current.freed()
