@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -54,11 +55,11 @@ type All struct {
 	state  keys.ID
 	algo   algo.Algorithm
 	parts  *keys.All
-	debts  []int64 // of each part: permits that a settlement may charge above a whole burst
-	one    bool    // there is one part, which behaves as if it were asked for alone
-	most   int64   // requests that can ever be granted at once
-	name   string  // the names of the parts, for hooks
-	shadow bool    // all parts have WithShadow
+	of     []Part
+	one    bool   // there is one part, which behaves as if it were asked for alone
+	most   int64  // requests that can ever be granted at once
+	name   string // the names of the parts, for hooks
+	shadow bool   // all parts have WithShadow
 	err    error
 }
 
@@ -75,8 +76,8 @@ const maxParts = 16
 // Either all parts or none are made by Limiters with WithShadow: an All is tried or enforced as a whole. To try a limit
 // beside others, ask it in a call of its own, as docs/ratelimit.md shows.
 func (c *Client) All(parts ...Part) *All {
-	combined, debts, err := newAllOf(c, parts)
-	a := &All{client: c, debts: debts, err: err}
+	combined, err := newAllOf(c, parts)
+	a := &All{client: c, of: slices.Clone(parts), err: err}
 	if c.monitor.reports {
 		a.name = namesOf(parts)
 	}
@@ -139,8 +140,7 @@ func (a *All) AllowN(ctx context.Context, n int64) (Result, error) {
 }
 
 // TryReserve is AllowN for a cost that is known only later: if the request is granted, Result.Reservation settles it
-// with each limit. WithDebt of each part applies to its limit. A DebtError counts requests: those that each limit has
-// charged at least, and those that some limit has not.
+// with each limit, by a number for each part. WithDebt of each part applies to its limit.
 func (a *All) TryReserve(ctx context.Context, n int64) (Result, error) {
 	return a.allow(ctx, "reserve", n, func(s *keys.State) (Result, error) {
 		return tryReserve(ctx, s, n, a.charges(n)...)
@@ -152,8 +152,8 @@ func (a *All) charges(n int64) []charge {
 	all := make([]charge, len(a.parts.IDs))
 	for i, p := range a.parts.Parts {
 		all[i] = charge{
-			Span: algo.Span{N: n * p.Cost}, id: a.parts.IDs[i],
-			algorithm: p.Algorithm, cost: p.Cost, debt: a.debts[i],
+			Span: algo.Span{N: n * p.Cost}, id: a.parts.IDs[i], algorithm: p.Algorithm,
+			part: a.of[i], n: n * p.Cost, debt: a.of[i].limiter.mostDebt(),
 		}
 	}
 	return all
@@ -246,31 +246,31 @@ func (a *All) WaitFunc(ctx context.Context, n int64, f func(error)) (cancel func
 	return a.client.waitFunc(ctx, s, a.subject(n, s).waiting(), f)
 }
 
-// newAllOf checks the parts, and returns what they may owe.
-func newAllOf(c *Client, parts []Part) (all *keys.All, debts []int64, err error) {
+// newAllOf checks the parts.
+func newAllOf(c *Client, parts []Part) (*keys.All, error) {
 	if len(parts) < 1 || len(parts) > maxParts {
-		return nil, nil, argument.Error("parts", len(parts), "must be 1 to 16")
+		return nil, argument.Error("parts", len(parts), "must be 1 to 16")
 	}
-	all = &keys.All{Combination: &algo.Combination{}}
+	all := &keys.All{Combination: &algo.Combination{}}
 	where := map[string]int{}
 	for i, p := range parts {
 		if err := p.check(c); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		l, id := p.limiter, p.limiter.id(p.key)
 		if first, used := where[id.Key]; used {
-			return nil, nil, argument.Error(fmt.Sprintf("part %d", i+1), scripts.Quote(id.Key),
+			return nil, argument.Error(fmt.Sprintf("part %d", i+1), scripts.Quote(id.Key),
 				fmt.Sprintf("is a key of part %d too: give them different prefixes", first+1))
 		}
 		if l.shadow != parts[0].limiter.shadow {
-			return nil, nil, argument.Error(fmt.Sprintf("part %d", i+1), scripts.Quote(id.Key),
+			return nil, argument.Error(fmt.Sprintf("part %d", i+1), scripts.Quote(id.Key),
 				"differs from part 1 in WithShadow: ask a limit on trial in a call of its own")
 		}
 		where[id.Key] = i
-		all.IDs, debts = append(all.IDs, id), append(debts, l.mostDebt())
+		all.IDs = append(all.IDs, id)
 		all.Add(id.Key, l.algorithm, l.options.Limit, p.cost)
 	}
-	return all, debts, checkSlots(c, all.Keys)
+	return all, checkSlots(c, all.Keys)
 }
 
 // check refuses a part.

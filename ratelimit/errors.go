@@ -2,8 +2,10 @@ package ratelimit
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/ratelimit/internal/keys"
 )
 
@@ -43,14 +45,36 @@ var (
 
 const argument = conventions.Package("ratelimit")
 
-// DebtError is the error of a Settle that used more permits than the limit lets a caller owe. For an All it counts
-// requests.
+// DebtError is the error of a Settle that used more permits than the limit lets a caller owe. For an All, Booked and
+// Dropped are those of the first part with Dropped permits.
 type DebtError struct {
 	Booked  int64 // permits of the debt that were charged
 	Dropped int64 // permits that were not
+	// Parts has, for an All, the debt of each part, in order; those that owe no more than they may have Dropped 0.
+	Parts []PartDebt
+}
+
+// PartDebt is the debt of a part of an All.
+type PartDebt struct {
+	Name, Key string // of the part: prefix of its Limiter, and key as given
+	Booked    int64  // permits of the debt that were charged
+	Dropped   int64  // permits that were not
 }
 
 // Error implements error.
 func (e *DebtError) Error() string {
-	return fmt.Sprintf("a debt of %d permits is above the bound, %d were charged", e.Booked+e.Dropped, e.Booked)
+	var texts []string
+	for _, p := range e.Parts {
+		if p.Dropped > 0 {
+			texts = append(texts, debtText(" of "+scripts.Quote(p.Name), p.Booked, p.Dropped))
+		}
+	}
+	if texts == nil {
+		return debtText("", e.Booked, e.Dropped)
+	}
+	return strings.Join(texts, "; ")
+}
+
+func debtText(of string, booked, dropped int64) string {
+	return fmt.Sprintf("a debt of %d permits%s is above the bound, %d were charged", booked+dropped, of, booked)
 }

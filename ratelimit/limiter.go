@@ -326,7 +326,7 @@ func (k *Limiter) TryReserve(ctx context.Context, key string, n int64) (Result, 
 		return k.pass(ctx, n, Result{}, k.refused(ctx, k.subject(key, n, nil), err))
 	}
 	defer s.Release()
-	r, err := tryReserve(ctx, s, n, chargeOf(s, algo.Span{N: n}, k.mostDebt()))
+	r, err := tryReserve(ctx, s, n, chargeOf(s, algo.Span{N: n}, n, k.mostDebt()))
 	k.client.report(ctx, k.subject(key, n, s), &r, err, began)
 	return k.pass(ctx, n, r, err)
 }

@@ -20,7 +20,6 @@ import (
 type Reservation struct {
 	made    *keys.State // the state that made it; by now the key may have another
 	at      time.Time
-	n       int64
 	charges []charge
 
 	used atomic.Bool   // Settle was called: Cancel must not give back what was used
@@ -28,12 +27,12 @@ type Reservation struct {
 	over bool          // it is settled
 }
 
-// newReservation returns the Reservation of n permits that may be used from a time on.
-func newReservation(made *keys.State, at time.Time, n int64, charges ...charge) *Reservation {
+// newReservation returns the Reservation of permits that may be used from a time on.
+func newReservation(made *keys.State, at time.Time, charges ...charge) *Reservation {
 	for i := range charges {
-		charges[i].kept = n
+		charges[i].kept = charges[i].n
 	}
-	return &Reservation{made: made, at: at, n: n, charges: charges, turn: make(chan struct{}, 1)}
+	return &Reservation{made: made, at: at, charges: charges, turn: make(chan struct{}, 1)}
 }
 
 type reservationKey struct{}
@@ -50,18 +49,18 @@ func ReservationFromContext(ctx context.Context) *Reservation {
 	return r
 }
 
-// charge is what one limit has granted of a reservation: cost permits for each of n.
+// charge is what one limit has granted of a reservation.
 type charge struct {
 	algo.Span
 	id        keys.ID
 	algorithm algo.Algorithm
-	cost      int64
+	part      Part  // of an All
+	n         int64 // permits that were reserved
 	debt      int64 // permits that a settlement may charge above a whole burst; for a log it is the rate
 
-	// Of n and of debts, in requests:
-	kept    int64 // requests that are accounted for: what no return may have given back, and debts
-	booked  int64 // requests of a debt that were charged
-	missing int64 // requests of a debt that were not charged, because that was more than debt allows
+	kept    int64 // permits that are accounted for: what no return may have given back, and debts
+	booked  int64 // permits of a debt that were charged
+	missing int64 // permits of a debt that were not charged, because that was more than debt allows
 	settled bool  // the limit has answered, or there was nothing to ask
 
 	// Of a return that was sent and not answered, so that it may have been made:
@@ -70,9 +69,9 @@ type charge struct {
 	before int64 // kept, if it was not made
 }
 
-// chargeOf returns a charge of the key's one limit.
-func chargeOf(s *keys.State, made algo.Span, debt int64) charge {
-	return charge{Span: made, id: s.ID, algorithm: s.Algorithm, cost: 1, debt: debt}
+// chargeOf returns a charge of n permits of the key's one limit.
+func chargeOf(s *keys.State, made algo.Span, n, debt int64) charge {
+	return charge{Span: made, id: s.ID, algorithm: s.Algorithm, n: n, debt: debt}
 }
 
 // Delay returns the time from now until the permits may be used, or 0 if they may be used now.
@@ -103,17 +102,23 @@ func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
 	if ctx == nil {
 		return false, argument.Nil("context")
 	}
-	if r == nil || r.used.Load() {
+	if r == nil || r.made == nil || r.used.Load() {
 		return false, nil
 	}
-	return r.settle(ctx, opCancel, 0)
+	return r.settle(ctx, opCancel, make([]int64, len(r.charges)))
 }
 
 // Settle ends the reservation when the work is done and its cost is known: used is the number of permits that were
-// used, 0 or more. If it is less than was reserved, the others are given back, except those that have become available
-// by themselves meanwhile. If it is more, Redis charges the difference as a debt, for which later requests wait, as far
-// as WithDebt allows; beyond that the error is a *DebtError. Nothing can be given back after Limiter.Reset,
-// StoredLimiter.Delete, or a SetRate or UpdateRate without WithState.
+// used, 0 or more. For an All it is a number for each part, in their order, each in permits of that part:
+//
+//	r, err := limits.All(tokens.Part(user).Cost(2000), requests.Part(user)).TryReserve(ctx, 1)
+//	...
+//	err = r.Reservation.Settle(ctx, 700, 1) // 1300 tokens are given back, and no request
+//
+// If less was used than was reserved, the others are given back, except those that have become available by themselves
+// meanwhile. If it is more, Redis charges the difference as a debt, for which later requests wait, as far as WithDebt
+// allows; beyond that the error is a *DebtError. Nothing can be given back after Limiter.Reset, StoredLimiter.Delete, or
+// a SetRate or UpdateRate without WithState.
 //
 // Settle blocks for one round trip, at most until ctx ends or the time of WithTimeout has passed. Concurrent calls wait
 // for each other, each within its own time. A call sends a return once. A debt is sent again within that time if Redis
@@ -130,19 +135,24 @@ func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
 //     first number is charged as a debt, as if the return was made. Only for a StoredLimiter a return is sent again,
 //     because there the second one does nothing.
 //
-// No policy decides. The errors are a *cogwheel.InvalidError for a nil ctx or a negative number, a *DebtError, and
-// errors that match ErrUnavailable, ErrMisconfigured, ErrWrongKind, ErrClosed, the error of ctx, or, for the debt of a
-// StoredLimiter without a limit, ErrNotSet. The context of an HTTP or gRPC request may have ended by then: use
-// context.WithoutCancel.
-func (r *Reservation) Settle(ctx context.Context, used int64) error {
-	switch {
-	case ctx == nil:
+// No policy decides. The errors are a *cogwheel.InvalidError for a nil ctx, a negative number, or more or fewer numbers
+// than there are limits, which settles nothing; a *DebtError; and errors that match ErrUnavailable, ErrMisconfigured,
+// ErrWrongKind, ErrClosed, the error of ctx, or, for the debt of a StoredLimiter without a limit, ErrNotSet. The context
+// of an HTTP or gRPC request may have ended by then: use context.WithoutCancel.
+func (r *Reservation) Settle(ctx context.Context, used ...int64) error {
+	if ctx == nil {
 		return argument.Nil("context")
-	case used < 0:
-		return argument.Error("used", used, "must not be negative")
 	}
-	if r == nil {
+	for _, n := range used {
+		if n < 0 {
+			return argument.Error("used", n, "must not be negative")
+		}
+	}
+	if r == nil || r.made == nil {
 		return nil
+	}
+	if n := len(r.charges); len(used) != n {
+		return argument.Error("used", used, fmt.Sprintf("must have %d values: one for each limit", n))
 	}
 	r.used.Store(true)
 	_, err := r.settle(ctx, "settle", used)
@@ -155,10 +165,7 @@ const opCancel = "cancel" // the operation in errors of Cancel
 const debtRepeat = 10 * time.Millisecond
 
 // settle reports whether permits were given back.
-func (r *Reservation) settle(ctx context.Context, operation string, used int64) (given bool, err error) {
-	if r.made == nil {
-		return false, nil
-	}
+func (r *Reservation) settle(ctx context.Context, operation string, used []int64) (given bool, err error) {
 	c := r.made.Keys
 	began := c.Now()
 	if err := r.lock(ctx); err != nil {
@@ -210,18 +217,19 @@ func (r *Reservation) unlock() { <-r.turn }
 
 // settleOnce sends a script for each charge that is not settled, and waits for the replies. A debt that was not
 // charged in full by each limit is a DebtError. again means that a debt was not answered.
-func (r *Reservation) settleOnce(ctx context.Context, began time.Duration, used int64) (given, again bool, err error) {
+func (r *Reservation) settleOnce(ctx context.Context, began time.Duration, used []int64) (given, again bool, err error) {
 	if r.over {
 		return false, false, nil
 	}
 	type settlement struct {
 		*charge
-		job *keys.Job
+		used int64
+		job  *keys.Job
 	}
 	var sent []settlement
 	for i := range r.charges {
 		c := &r.charges[i]
-		a, failed := c.settlement(r.n, used)
+		a, failed := c.settlement(used[i])
 		if failed != nil {
 			err = failed
 		}
@@ -240,11 +248,11 @@ func (r *Reservation) settleOnce(ctx context.Context, began time.Duration, used 
 			continue
 		}
 		s.Send(j)
-		sent = append(sent, settlement{c, j})
+		sent = append(sent, settlement{c, used[i], j})
 	}
 	for _, s := range sent {
 		failed := s.job.Wait(ctx)
-		if failed = s.answered(s.job, used, failed); failed != nil {
+		if failed = s.answered(s.job, s.used, failed); failed != nil {
 			err = failed
 			again = again || s.job.Debt > 0 && errors.Is(failed, ErrUnavailable)
 			continue
@@ -258,16 +266,24 @@ func (r *Reservation) settleOnce(ctx context.Context, began time.Duration, used 
 		return given, again, err
 	}
 	r.over = true
-	var most charge
+	return given, false, r.debtError()
+}
+
+// debtError returns a *DebtError if some limit did not charge all of a debt, or nil.
+func (r *Reservation) debtError() error {
+	var e DebtError
 	for _, c := range r.charges {
-		if c.missing > most.missing {
-			most = c
+		if c.part.limiter != nil {
+			e.Parts = append(e.Parts, PartDebt{Name: c.part.Name(), Key: c.part.key, Booked: c.booked, Dropped: c.missing})
+		}
+		if e.Dropped == 0 {
+			e.Booked, e.Dropped = c.booked, c.missing
 		}
 	}
-	if most.missing > 0 {
-		err = &DebtError{Booked: most.booked, Dropped: most.missing}
+	if e.Dropped == 0 {
+		return nil
 	}
-	return given, false, err
+	return &e
 }
 
 // overdue returns an error if a call that began at some time has no time left to ask Redis.
@@ -282,9 +298,9 @@ func (r *Reservation) overdue(ctx context.Context, began time.Duration) error {
 	return nil
 }
 
-// settlement asks for what a settlement of n permits charges or gives back if some of them were used. It settles
-// nothing if there is nothing to ask. The error is that of an earlier return which may not be sent again.
-func (c *charge) settlement(n, used int64) (algo.Ask, error) {
+// settlement asks for what a settlement charges or gives back if so many permits were used. It settles nothing if there
+// is nothing to ask. The error is that of an earlier return which may not be sent again.
+func (c *charge) settlement(used int64) (algo.Ask, error) {
 	if c.failed != nil && c.sent.Undone() { // this may be known by now
 		c.kept, c.failed = c.before, nil
 	}
@@ -295,15 +311,15 @@ func (c *charge) settlement(n, used int64) (algo.Ask, error) {
 		if entries {
 			limit = MaxRate
 		}
-		return algo.Ask{Debt: min(extra, limit/c.cost) * c.cost, Most: c.debt}, nil
+		return algo.Ask{Debt: min(extra, limit), Most: c.debt}, nil
 	case c.settled:
 		return algo.Ask{}, nil
 	case c.failed != nil && !entries:
 		// A part of an entry can be given back again, which does nothing. Others would be given back twice.
 		return algo.Ask{}, fmt.Errorf("a return was not answered: %w", c.failed)
-	case c.N > 0 && used < n:
+	case c.N > 0 && used < c.n:
 		part := c.Span
-		c.algorithm.Skip(&part, part.N-(n-used)*c.cost)
+		c.algorithm.Skip(&part, part.N-(c.n-used))
 		return algo.Ask{Back: []algo.Span{part}}, nil
 	}
 	c.settled = true
@@ -324,7 +340,7 @@ func (c *charge) answered(j *keys.Job, used int64, err error) error {
 		return err
 	}
 	if !isReturn {
-		booked := j.Got.Booked / c.cost
+		booked := j.Got.Booked
 		c.booked, c.missing = c.booked+booked, max(0, used-c.kept-booked)
 		c.kept, c.failed = used, nil
 	}
@@ -343,14 +359,14 @@ func tryReserve(ctx context.Context, s *keys.State, n int64, charges ...charge) 
 		charges[i].Span = found
 	}
 	if err == nil && r.Allowed && r.Source != SourceDegraded {
-		r.Reservation = reservationOf(s, n, charges...)
+		r.Reservation = reservationOf(s, charges...)
 	}
 	return r, s.OperationError("reserve", err)
 }
 
 // reservationOf returns a Reservation of permits that may be used now.
-func reservationOf(s *keys.State, n int64, charges ...charge) *Reservation {
-	return newReservation(s, s.Keys.Wheel.Now(), n, charges...)
+func reservationOf(s *keys.State, charges ...charge) *Reservation {
+	return newReservation(s, s.Keys.Wheel.Now(), charges...)
 }
 
 // reserve makes a reservation at most as far ahead as ctx allows. debt is as in charge.
@@ -375,7 +391,7 @@ func reserveWithin(ctx context.Context, s *keys.State, n, debt int64) (*Reservat
 	}
 	defer s.Keys.Leave()
 	if n == 0 {
-		return reservationOf(s, 0, chargeOf(s, algo.Span{}, debt)), nil
+		return reservationOf(s, chargeOf(s, algo.Span{}, 0, debt)), nil
 	}
 	ahead := keys.MaxReserve
 	if deadline, ok := ctx.Deadline(); ok {
@@ -386,5 +402,5 @@ func reserveWithin(ctx context.Context, s *keys.State, n, debt int64) (*Reservat
 		return nil, err
 	}
 	at := s.Keys.Clock.Time(found.From)
-	return newReservation(s, at, n, chargeOf(s, *found, debt)), nil
+	return newReservation(s, at, chargeOf(s, *found, n, debt)), nil
 }

@@ -78,7 +78,7 @@ func TestReservation_AReturnThatWasNotExecutedCanBeRepeated(t *testing.T) {
 			for what, k := range tryReservers(t, c.Client, name) {
 				for call, settle := range map[string]func(*ratelimit.Reservation) (used int64, err error){
 					"cancel": func(r *ratelimit.Reservation) (int64, error) { _, err := r.Cancel(ctx); return 0, err },
-					"settle": func(r *ratelimit.Reservation) (int64, error) { return 10, r.Settle(ctx, 10) },
+					"settle": func(r *ratelimit.Reservation) (int64, error) { return 10, r.Settle(ctx, k.used(10)...) },
 				} {
 					before, err := k.peek(ctx)
 					require.NoError(t, err)
@@ -113,9 +113,9 @@ func TestReservation_AnotherNumberAfterAReturnThatWasNotExecuted(t *testing.T) {
 			r, err := k.tryReserve(ctx, 10)
 			require.NoError(t, err)
 			end := returnFaults["connection refused"](t, c)
-			require.ErrorIs(t, r.Reservation.Settle(ctx, 4), ratelimit.ErrUnavailable)
+			require.ErrorIs(t, r.Reservation.Settle(ctx, k.used(4)...), ratelimit.ErrUnavailable)
 			end()
-			require.NoError(t, r.Reservation.Settle(ctx, used))
+			require.NoError(t, r.Reservation.Settle(ctx, k.used(used)...))
 			after, err := k.peek(ctx)
 			require.NoError(t, err)
 			require.Equal(t, used, before.Remaining-after.Remaining, "%s: %d instead of 4 of 10", what, used)
@@ -165,14 +165,14 @@ func TestReservation_AReturnThatMayHaveBeenExecutedIsNotRepeated(t *testing.T) {
 	for what, k := range tryReservers(t, c.Client, name) {
 		r, err := k.tryReserve(ctx, 30)
 		require.NoError(t, err)
-		require.NoError(t, r.Reservation.Settle(ctx, 10), "Redis knows the script now")
+		require.NoError(t, r.Reservation.Settle(ctx, k.used(10)...), "Redis knows the script now")
 		before, err := k.peek(ctx)
 		require.NoError(t, err)
 		r, err = k.tryReserve(ctx, 30)
 		require.NoError(t, err)
 		c.d.LoseReply("evalsha", 1, redistest.Cut)
-		require.ErrorIs(t, r.Reservation.Settle(ctx, 10), ratelimit.ErrUnavailable)
-		_ = r.Reservation.Settle(ctx, 10)
+		require.ErrorIs(t, r.Reservation.Settle(ctx, k.used(10)...), ratelimit.ErrUnavailable)
+		_ = r.Reservation.Settle(ctx, k.used(10)...)
 		after, err := k.peek(ctx)
 		require.NoError(t, err)
 		require.EqualValues(t, 10, before.Remaining-after.Remaining, what)

@@ -53,12 +53,12 @@ func TestReservation_CancelDoesNothingAfterAFailedSettle(t *testing.T) {
 			}
 			r, err := k.tryReserve(ctx, 10)
 			require.NoError(t, err)
-			require.ErrorIs(t, r.Reservation.Settle(ended(t), 20), context.Canceled)
+			require.ErrorIs(t, r.Reservation.Settle(ended(t), k.used(20)...), context.Canceled)
 			given, err := r.Reservation.Cancel(ctx)
 			require.NoError(t, err)
 			require.False(t, given)
 			requireUsed(10)
-			require.NoError(t, r.Reservation.Settle(ctx, 20))
+			require.NoError(t, r.Reservation.Settle(ctx, k.used(20)...))
 			requireUsed(20)
 
 			r, err = k.tryReserve(ctx, 10)
@@ -82,8 +82,8 @@ func TestReservation_AReturnThatWasNotSentCanBeRepeated(t *testing.T) {
 			ctx := t.Context()
 			r, err := k.tryReserve(ctx, 30)
 			require.NoError(t, err)
-			require.ErrorIs(t, r.Reservation.Settle(ended(t), 10), context.Canceled)
-			require.NoError(t, r.Reservation.Settle(ctx, 10))
+			require.ErrorIs(t, r.Reservation.Settle(ended(t), k.used(10)...), context.Canceled)
+			require.NoError(t, r.Reservation.Settle(ctx, k.used(10)...))
 			state, err := k.peek(ctx)
 			require.NoError(t, err)
 			require.Equal(t, 100/k.cost-10, state.Remaining)
@@ -126,14 +126,14 @@ func TestReservation_ADebtIsChargedAfterAReturnThatWasNotAnswered(t *testing.T) 
 				if used[0] == 0 {
 					_, err = r.Reservation.Cancel(ctx)
 				} else {
-					err = r.Reservation.Settle(ctx, used[0])
+					err = r.Reservation.Settle(ctx, k.used(used[0])...)
 				}
 				require.ErrorIs(t, err, ratelimit.ErrUnavailable)
-				require.NoError(t, r.Reservation.Settle(ctx, used[1]))
+				require.NoError(t, r.Reservation.Settle(ctx, k.used(used[1])...))
 				after, err := k.peek(ctx)
 				require.NoError(t, err)
 				require.Equal(t, used[1], before.Remaining-after.Remaining, "%d instead of %d of 10", used[1], used[0])
-				require.NoError(t, r.Reservation.Settle(ctx, 50), "does nothing")
+				require.NoError(t, r.Reservation.Settle(ctx, k.used(50)...), "does nothing")
 			}
 		})
 	}
@@ -302,7 +302,7 @@ func TestReservation_AnAllLearnsOfItsReturn(t *testing.T) {
 		denied, err := all.Allow(ctx)
 		require.NoError(t, err)
 		require.False(t, denied.Allowed)
-		require.NoError(t, r.Reservation.Settle(ctx, 40))
+		require.NoError(t, r.Reservation.Settle(ctx, 40, 80, 40))
 		granted, err := all.AllowN(ctx, 5)
 		require.NoError(t, err)
 		require.True(t, granted.Allowed, "%+v", granted)
@@ -324,7 +324,7 @@ func TestReservation_AnAllLearnsOfItsReturn(t *testing.T) {
 			// The waiter asks, and then once a second.
 			require.NoError(t, newWheel(t).Sleep(ctx, 50*time.Millisecond))
 			began := time.Now()
-			require.NoError(t, r.Reservation.Settle(ctx, 1))
+			require.NoError(t, r.Reservation.Settle(ctx, 1, 1))
 			require.NoError(t, <-waited)
 			shortest = min(shortest, time.Since(began))
 		}

@@ -335,7 +335,7 @@ func (l *StoredLimiter) TryReserve(ctx context.Context, n int64) (Result, error)
 		return Result{}, l.refused(ctx, l.subject(n, nil), err)
 	}
 	defer s.Release()
-	r, err := tryReserve(ctx, s, n, chargeOf(s, algo.Span{N: n}, 0))
+	r, err := tryReserve(ctx, s, n, chargeOf(s, algo.Span{N: n}, n, 0))
 	l.client.report(ctx, l.subject(n, s), &r, err, began)
 	return r, err
 }

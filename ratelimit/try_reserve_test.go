@@ -2,6 +2,7 @@ package ratelimit_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -17,9 +18,13 @@ import (
 type tryReserver struct {
 	tryReserve func(ctx context.Context, n int64) (ratelimit.Result, error)
 	peek       func(ctx context.Context) (ratelimit.Result, error)
-	cost       int64 // permits of a request
+	parts      int
+	cost       int64 // permits of a request, from each part
 	bound      int64 // permits that a debt may use in all
 }
+
+// used returns what n requests use, for Settle.
+func (k *tryReserver) used(n int64) []int64 { return slices.Repeat([]int64{n * k.cost}, k.parts) }
 
 func tryReservers(t *testing.T, c *ratelimit.Client, name string) map[string]tryReserver {
 	t.Helper()
@@ -31,18 +36,18 @@ func tryReservers(t *testing.T, c *ratelimit.Client, name string) map[string]try
 		k := c.Limiter(prefix, limit, ratelimit.WithAlgorithm(a))
 		all[a.String()] = tryReserver{
 			func(ctx context.Context, n int64) (ratelimit.Result, error) { return k.TryReserve(ctx, name, n) },
-			func(ctx context.Context) (ratelimit.Result, error) { return k.Peek(ctx, name) }, 1, 200,
+			func(ctx context.Context) (ratelimit.Result, error) { return k.Peek(ctx, name) }, 1, 1, 200,
 		}
 		parts = append(parts, c.Limiter("part-"+a.String(), limit, ratelimit.WithAlgorithm(a)).Part(name).Cost(2))
 	}
 	l := c.StoredLimiter(name)
 	require.NoError(t, l.SetRate(t.Context(), limit))
-	all["log"] = tryReserver{l.TryReserve, l.Peek, 1, 200}
+	all["log"] = tryReserver{l.TryReserve, l.Peek, 1, 1, 200}
 	several, one := c.All(parts...), c.All(c.Limiter("one", limit).Part(name))
 	costly := c.All(c.Limiter("costly", limit).Part(name).Cost(2))
-	all["All"] = tryReserver{several.TryReserve, several.Peek, 2, 200}
-	all["All of one"] = tryReserver{one.TryReserve, one.Peek, 1, 200}
-	all["All of one with a cost"] = tryReserver{costly.TryReserve, costly.Peek, 2, 200}
+	all["All"] = tryReserver{several.TryReserve, several.Peek, 3, 2, 200}
+	all["All of one"] = tryReserver{one.TryReserve, one.Peek, 1, 1, 200}
+	all["All of one with a cost"] = tryReserver{costly.TryReserve, costly.Peek, 1, 2, 200}
 	return all
 }
 
@@ -77,12 +82,12 @@ func TestTryReserve_SettlesEachLimit(t *testing.T) {
 			require.NoError(t, err)
 			require.False(t, denied.Allowed)
 			require.Nil(t, denied.Reservation)
-			require.NoError(t, denied.Reservation.Settle(ctx, 5))
+			require.NoError(t, denied.Reservation.Settle(ctx, k.used(5)...))
 			requireRemaining(whole - 50)
 
-			require.NoError(t, first.Reservation.Settle(ctx, 10))
+			require.NoError(t, first.Reservation.Settle(ctx, k.used(10)...))
 			requireRemaining(whole - 30)
-			require.NoError(t, first.Reservation.Settle(ctx, 0), "does nothing")
+			require.NoError(t, first.Reservation.Settle(ctx, k.used(0)...), "does nothing")
 			given, err := first.Reservation.Cancel(ctx)
 			require.NoError(t, err)
 			require.False(t, given)
@@ -93,23 +98,76 @@ func TestTryReserve_SettlesEachLimit(t *testing.T) {
 
 			third, err := k.tryReserve(ctx, 0)
 			require.NoError(t, err)
-			require.NoError(t, third.Reservation.Settle(ctx, 5))
+			require.NoError(t, third.Reservation.Settle(ctx, k.used(5)...))
 			requireRemaining(whole - 15)
-			require.NoError(t, third.Reservation.Settle(ctx, 5), "does nothing")
+			require.NoError(t, third.Reservation.Settle(ctx, k.used(5)...), "does nothing")
 			requireRemaining(whole - 15)
 
 			fourth, err := k.tryReserve(ctx, 10)
 			require.NoError(t, err)
 			var debt *ratelimit.DebtError
-			require.ErrorAs(t, fourth.Reservation.Settle(ctx, 1<<62), &debt)
-			require.Equal(t, k.bound/k.cost-25, debt.Booked)
-			require.Equal(t, int64(1<<62-10), debt.Booked+debt.Dropped)
+			require.ErrorAs(t, fourth.Reservation.Settle(ctx, k.used(1<<61)...), &debt)
+			require.Equal(t, k.bound-25*k.cost, debt.Booked)
+			require.Equal(t, (1<<61-10)*k.cost, debt.Booked+debt.Dropped)
+			require.Len(t, debt.Parts, len(denied.Parts))
+			for _, part := range debt.Parts {
+				require.Equal(t, name, part.Key)
+				require.Equal(t, [2]int64{debt.Booked, debt.Dropped}, [2]int64{part.Booked, part.Dropped})
+			}
 			denied, err = k.tryReserve(ctx, 1)
 			require.NoError(t, err)
 			require.False(t, denied.Allowed)
-			require.NoError(t, fourth.Reservation.Settle(ctx, 1<<62), "does nothing")
+			require.NoError(t, fourth.Reservation.Settle(ctx, k.used(1<<61)...), "does nothing")
 		})
 	}
+}
+
+// Of an All each part is settled in its own permits.
+func TestTryReserve_SettlesThePartsOfAnAll(t *testing.T) {
+	t.Parallel()
+	c, _, _, name := shared(t)
+	ctx := t.Context()
+	tokens := c.Limiter("tokens", ratelimit.PerDay(10_000), ratelimit.WithDebt(500))
+	requests := c.Limiter("requests", ratelimit.PerDay(10), bySliding)
+	requireLeft := func(wantTokens, wantRequests int64) {
+		t.Helper()
+		require.Equal(t, []int64{wantTokens, wantRequests}, []int64{remaining(t, tokens, name), remaining(t, requests, name)})
+	}
+	all := c.All(tokens.Part(name).Cost(2000), requests.Part(name))
+	r, err := all.TryReserve(ctx, 1)
+	require.NoError(t, err)
+	requireLeft(8000, 9)
+	for _, used := range [][]int64{nil, {700}, {700, 1, 1}, {700, -1}} {
+		err := r.Reservation.Settle(ctx, used...)
+		require.ErrorIs(t, err, cogwheel.ErrInvalid)
+		requireLeft(8000, 9)
+	}
+	require.NoError(t, r.Reservation.Settle(ctx, 700, 1))
+	requireLeft(9300, 9)
+
+	r, err = all.TryReserve(ctx, 1)
+	require.NoError(t, err)
+	require.ErrorIs(t, r.Reservation.Settle(ctx, 700), cogwheel.ErrInvalid)
+	given, err := r.Reservation.Cancel(ctx)
+	require.NoError(t, err)
+	require.True(t, given, "a Settle with invalid arguments is none")
+	requireLeft(9300, 9)
+
+	r, err = all.TryReserve(ctx, 1)
+	require.NoError(t, err)
+	require.NoError(t, r.Reservation.Settle(ctx, 300, 3), "one gives back, the other charges a debt")
+	requireLeft(9000, 6)
+
+	r, err = all.TryReserve(ctx, 1)
+	require.NoError(t, err)
+	err = r.Reservation.Settle(ctx, 10_000, 2)
+	require.ErrorContains(t, err, `a debt of 8000 permits of "tokens" is above the bound, 7500 were charged`)
+	var debt *ratelimit.DebtError
+	require.ErrorAs(t, err, &debt)
+	require.Equal(t, ratelimit.DebtError{Booked: 7500, Dropped: 500, Parts: []ratelimit.PartDebt{
+		{Name: "tokens", Key: name, Booked: 7500, Dropped: 500}, {Name: "requests", Key: name, Booked: 1},
+	}}, *debt)
+	requireLeft(0, 4)
 }
 
 // A request in the shadow of a limit is charged if the limit grants it, and can be settled.

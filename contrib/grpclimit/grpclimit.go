@@ -81,7 +81,7 @@ func WithFields() Option { return option(func(c *config) { c.fields = true }) }
 // TryReserve of *ratelimit.Limiter, or New panics.
 //
 // If several of these interceptors serve a call, the context has only the Reservation of the innermost one. Use NewAll
-// for several limits: its Reservation settles all of them.
+// for several limits: its Reservation settles all of them, by a number for each.
 func WithReservation() Option { return option(func(c *config) { c.settle = true }) }
 
 // Server has the interceptors of a server. It is safe for concurrent use.

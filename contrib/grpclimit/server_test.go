@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"testing"
 	"time"
 
@@ -201,10 +202,10 @@ func TestServer_AHandlerSettlesItsReservation(t *testing.T) {
 	c := limits(t, redistest.Shared(t).Client(t))
 	limiter := func(suffix string) *ratelimit.Limiter { return c.Limiter(name+suffix, ratelimit.PerDay(10)) }
 	cost := grpclimit.WithCost(func(context.Context, string) int64 { return 5 })
-	settle := func(ctx context.Context) {
+	settle := func(ctx context.Context, limits int) {
 		r := ratelimit.ReservationFromContext(ctx)
 		require.NotNil(t, r)
-		require.NoError(t, r.Settle(context.WithoutCancel(ctx), 2))
+		require.NoError(t, r.Settle(context.WithoutCancel(ctx), slices.Repeat([]int64{2}, limits)...))
 	}
 	for what, s := range map[string]*grpclimit.Server{
 		"New": grpclimit.New(limiter("new"), grpclimit.ByMetadata("User"), cost, grpclimit.WithReservation()),
@@ -217,13 +218,17 @@ func TestServer_AHandlerSettlesItsReservation(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
+			of := 1
+			if what == "NewAll" {
+				of = 2
+			}
 			client := dial(t, []grpc.ServerOption{
 				grpc.ChainUnaryInterceptor(s.Unary, func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-					settle(ctx)
+					settle(ctx, of)
 					return next(ctx, req)
 				}),
 				grpc.ChainStreamInterceptor(s.Stream, func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-					settle(ss.Context())
+					settle(ss.Context(), of)
 					return next(srv, ss)
 				}),
 			})

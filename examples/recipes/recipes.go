@@ -161,22 +161,22 @@ func Worker(
 	return errors.Join(worked, semaphores.Close(closing))
 }
 
-// Complete calls a language model for a user, who has a number of tokens per minute. The call uses most tokens at
-// most, and returns how many it has used.
+// Complete calls a language model for a user, who has a number of tokens and of calls per minute. The call uses most
+// tokens at most, and returns how many it has used.
 func Complete(
-	ctx context.Context, tokens *ratelimit.Limiter, user string, most int64,
+	ctx context.Context, limits *ratelimit.Client, tokens, calls *ratelimit.Limiter, user string, most int64,
 	call func(ctx context.Context, most int64) (answer string, used int64, err error),
 ) (string, error) {
-	r, err := tokens.TryReserve(ctx, user, most)
+	r, err := limits.All(tokens.Part(user).Cost(most), calls.Part(user)).TryReserve(ctx, 1)
 	if err != nil {
 		return "", err
 	}
 	if !r.Allowed {
-		return "", fmt.Errorf("too many tokens: try again in %v", r.RetryAfter)
+		return "", fmt.Errorf("too many tokens or calls: try again in %v", r.RetryAfter)
 	}
 	answer, used, err := call(ctx, most)
-	// The tokens were used even if ctx has ended.
-	if failed := r.Reservation.Settle(context.WithoutCancel(ctx), used); failed != nil {
+	// The tokens, and one call, were used even if ctx has ended.
+	if failed := r.Reservation.Settle(context.WithoutCancel(ctx), used, 1); failed != nil {
 		log.Printf("the limit of %s counts %d tokens, not %d: %v", user, most, used, failed)
 	}
 	return answer, err

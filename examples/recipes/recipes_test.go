@@ -314,15 +314,15 @@ func TestComplete_CountsTheTokensThatWereUsed(t *testing.T) {
 	limits, err := ratelimit.New(redistest.Start(t).Client(t), ratelimit.WithTimeout(time.Minute)) // for slow machines
 	require.NoError(t, err)
 	defer limits.Close(context.Background())
-	tokens := limits.Limiter("tokens", ratelimit.PerDay(1000))
+	tokens, calls := limits.Limiter("tokens", ratelimit.PerDay(1000)), limits.Limiter("calls", ratelimit.PerDay(10))
 	complete := func(ctx context.Context, used int64) error {
-		_, err := recipes.Complete(ctx, tokens, "ada", 600, func(context.Context, int64) (string, int64, error) { return "", used, nil })
+		_, err := recipes.Complete(ctx, limits, tokens, calls, "ada", 600, func(context.Context, int64) (string, int64, error) { return "", used, nil })
 		return err
 	}
 	require.NoError(t, complete(t.Context(), 100))
 	require.NoError(t, complete(t.Context(), 300))
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err = recipes.Complete(ctx, tokens, "ada", 600, func(context.Context, int64) (string, int64, error) {
+	_, err = recipes.Complete(ctx, limits, tokens, calls, "ada", 600, func(context.Context, int64) (string, int64, error) {
 		cancel() // the user goes away
 		return "", 100, ctx.Err()
 	})
@@ -331,6 +331,9 @@ func TestComplete_CountsTheTokensThatWereUsed(t *testing.T) {
 	r, err := tokens.Peek(t.Context(), "ada")
 	require.NoError(t, err)
 	require.EqualValues(t, 500, r.Remaining)
+	r, err = calls.Peek(t.Context(), "ada")
+	require.NoError(t, err)
+	require.EqualValues(t, 7, r.Remaining)
 }
 
 func TestOrderTimers_CloseUnlessPaid(t *testing.T) {

@@ -358,13 +358,13 @@ func semaphoreBasics(t *testing.T, connect func() redis.UniversalClient) {
 }
 
 // settles gives permits back, and charges a debt.
-func settles(ctx context.Context, t *testing.T, tryReserve func(n int64) (ratelimit.Result, error)) {
+func settles(ctx context.Context, t *testing.T, limits int, tryReserve func(n int64) (ratelimit.Result, error)) {
 	t.Helper()
 	for used := range int64(4) {
 		r, err := tryReserve(2)
 		require.NoError(t, err)
 		require.NotNil(t, r.Reservation)
-		require.NoError(t, r.Reservation.Settle(ctx, used))
+		require.NoError(t, r.Reservation.Settle(ctx, slices.Repeat([]int64{used}, limits)...))
 	}
 }
 
@@ -387,10 +387,10 @@ func limitBasics(t *testing.T, connect func() redis.UniversalClient) {
 		if reserved, err := k.Reserve(ctx, "user:7", 1); err == nil { // windows have no later permits
 			require.NoError(t, second(reserved.Cancel(ctx)))
 		}
-		settles(ctx, t, func(n int64) (ratelimit.Result, error) { return k.TryReserve(ctx, "user:8", n) })
+		settles(ctx, t, 1, func(n int64) (ratelimit.Result, error) { return k.TryReserve(ctx, "user:8", n) })
 		several := c.All(k.Part("user:9"), k.Part("user:10"))
 		if several.Err() == nil { // not on a cluster
-			settles(ctx, t, func(n int64) (ratelimit.Result, error) { return several.TryReserve(ctx, n) })
+			settles(ctx, t, 2, func(n int64) (ratelimit.Result, error) { return several.TryReserve(ctx, n) })
 		}
 		require.NoError(t, k.Reset(ctx, "user:7"))
 	}
@@ -407,7 +407,7 @@ func limitBasics(t *testing.T, connect func() redis.UniversalClient) {
 		reserved, err := l.Reserve(ctx, 1)
 		require.NoError(t, err)
 		require.NoError(t, second(reserved.Cancel(ctx)))
-		settles(ctx, t, func(n int64) (ratelimit.Result, error) {
+		settles(ctx, t, 1, func(n int64) (ratelimit.Result, error) {
 			require.NoError(t, l.SetRate(ctx, limit, ratelimit.WithScope(scope)))
 			return l.TryReserve(ctx, n)
 		})

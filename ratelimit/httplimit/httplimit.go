@@ -145,7 +145,7 @@ func WithCost(f func(*http.Request) int64) Option {
 // TryReserve of *ratelimit.Limiter, or New panics. Middleware.Decide puts the context into the request of its caller.
 //
 // If several of these handlers serve a request, the context has only the Reservation of the innermost one. Use NewAll
-// for several limits: its Reservation settles all of them.
+// for several limits: its Reservation settles all of them, by a number for each.
 func WithReservation() Option { return option(func(c *config) { c.settle = true }) }
 
 // WithDenied sets the handler for denied requests. It writes the status; the fields are already set. The

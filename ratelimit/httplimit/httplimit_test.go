@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -207,12 +208,12 @@ func TestMiddleware_Shadow(t *testing.T) {
 }
 
 // While Redis is down, a limit with WithShadow refuses nothing, whatever the policy is.
-// settling serves a request with the cost of 5 permits, of which it uses 2.
-func settling(t *testing.T) http.Handler {
+// settling serves a request with the cost of 5 permits, of which it uses 2 of each limit.
+func settling(t *testing.T, limits int) http.Handler {
 	t.Helper()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		reservation := ratelimit.ReservationFromContext(r.Context())
-		if err := reservation.Settle(context.WithoutCancel(r.Context()), 2); reservation == nil || err != nil {
+		if err := reservation.Settle(context.WithoutCancel(r.Context()), slices.Repeat([]int64{2}, limits)...); reservation == nil || err != nil {
 			t.Errorf("reservation %v, error %v", reservation, err)
 		}
 		w.WriteHeader(http.StatusNoContent)
@@ -236,7 +237,11 @@ func TestMiddleware_AHandlerSettlesItsReservation(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			h := m(settling(t))
+			of := 1
+			if what == "NewAll" {
+				of = 2
+			}
+			h := m(settling(t, of))
 			for _, remaining := range []string{"r=5;", "r=3;", "r=1;"} { // while the request is served
 				res := get(h, user)
 				require.Equal(t, http.StatusNoContent, res.StatusCode)
