@@ -300,7 +300,11 @@ func fields(r ratelimit.Result) metadata.MD {
 
 // seconds rounds up, so that a client that waits this long does not come too early.
 func seconds(d time.Duration) string {
-	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
+	s := int64(d / time.Second)
+	if d%time.Second > 0 { // d plus a second may overflow
+		s++
+	}
+	return strconv.FormatInt(s, 10)
 }
 
 // mustNotBeNil panics if an argument is nil: later, it could only fail for each call.

@@ -293,6 +293,25 @@ func TestServer_RedisDown(t *testing.T) {
 	require.ErrorIs(t, told, ratelimit.ErrUnavailable)
 }
 
+// A share can need more time for a call than any clock counts.
+func TestServer_LongTimesDoNotOverflow(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c := limits(t, server.Client(t, func(o *redis.Options) { o.MaxRetries, o.DialTimeout = -1, 100*time.Millisecond }),
+		ratelimit.WithPolicy(ratelimit.LocalShare(100_000)))
+	server.Kill()
+	k := c.Limiter("long", ratelimit.Limit{Rate: 1, Per: ratelimit.MaxPer, Burst: 10})
+	dear := grpclimit.WithCost(func(context.Context, string) int64 { return 10 })
+	var header metadata.MD
+	_, err := dial(t, interceptors(grpclimit.New(k, grpclimit.ByMethod, dear, grpclimit.WithFields()))).
+		Check(t.Context(), check, grpc.Header(&header))
+	require.Equal(t, codes.ResourceExhausted, status.Code(err))
+	require.Equal(t, []string{"3153600000"}, header["retry-after"])
+	after, denied := grpclimit.RetryAfter(err)
+	require.True(t, denied)
+	require.Equal(t, 10*ratelimit.MaxPer, after)
+}
+
 func TestByPeer(t *testing.T) {
 	t.Parallel()
 	tcp := func(addr string) net.Addr { a, _ := net.ResolveTCPAddr("tcp", addr); return a }

@@ -446,7 +446,13 @@ func policy(name string, l ratelimit.Limit) string {
 }
 
 // seconds rounds up, so that a client that waits this long does not come too early.
-func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
+func seconds(d time.Duration) int64 {
+	s := int64(d / time.Second)
+	if d%time.Second > 0 { // d plus a second may overflow
+		s++
+	}
+	return s
+}
 
 // quote returns a string of RFC 9651.
 func quote(s string) string {

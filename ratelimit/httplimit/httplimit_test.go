@@ -2,6 +2,7 @@ package httplimit_test
 
 import (
 	"context"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -107,6 +108,33 @@ func TestMiddleware_RedisDown(t *testing.T) {
 		require.Equal(t, http.StatusNoContent, get(httplimit.New(open.Limiter("h", limit), byUser)(ok), "u").StatusCode)
 	}
 }
+
+// A share can need more time for a request than any clock counts, and an own Limiter may return any time.
+func TestMiddleware_LongTimesDoNotOverflow(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c := limits(t, server.Client(t, func(o *redis.Options) { o.MaxRetries, o.DialTimeout = -1, 100*time.Millisecond }),
+		ratelimit.WithPolicy(ratelimit.LocalShare(100_000)))
+	server.Kill()
+	long := c.Limiter("long", ratelimit.Limit{Rate: 1, Per: ratelimit.MaxPer, Burst: 10})
+	const century = "3153600000"
+	res := get(httplimit.New(long, byUser, httplimit.WithCost(func(*http.Request) int64 { return 10 }))(ok), "ada")
+	require.Equal(t, http.StatusTooManyRequests, res.StatusCode)
+	require.Equal(t, century, res.Header.Get("Retry-After"))
+
+	res = get(httplimit.New(forever{}, byUser, httplimit.WithFields(httplimit.XRateLimitFields))(ok), "ada")
+	require.Equal(t, "9223372037", res.Header.Get("Retry-After"))
+	require.Equal(t, "9223372037", res.Header.Get("X-RateLimit-Reset"))
+}
+
+// forever denies all requests for the longest time.
+type forever struct{}
+
+func (forever) AllowN(context.Context, string, int64) (ratelimit.Result, error) {
+	return ratelimit.Result{RetryAfter: math.MaxInt64, ResetAfter: math.MaxInt64}, nil
+}
+
+func (forever) Limit() ratelimit.Limit { return ratelimit.PerHour(1) }
 
 // A client that leaves out what it is counted by is limited all the same, unless the KeyFunc says otherwise.
 func TestMiddleware_AMissingKeyIsNoWayAround(t *testing.T) {

@@ -137,9 +137,9 @@ func (p GCRAParams) burstSeconds() int64 {
 	return 0
 }
 
-// micros returns d in microseconds, or the greatest value.
+// micros returns a time in microseconds, at most MaxBurstTime.
 func micros(us int64) time.Duration {
-	return time.Duration(min(us, math.MaxInt64/int64(time.Microsecond))) * time.Microsecond
+	return time.Duration(min(us, MaxBurstTime.Microseconds())) * time.Microsecond
 }
 
 // Millis is micros of milliseconds, 0 or more.

@@ -16,7 +16,7 @@ const (
 )
 
 // MaxBurstTime is the maximum time in which a whole burst refills, so that every sum stays an exact integer in
-// Lua.
+// Lua. Each time of a Decision ends there too, so that others can add to it and round it up without an overflow.
 const MaxBurstTime = 100 * 365 * 24 * time.Hour
 
 // Limit is a ratelimit.Limit whose Burst is set.

@@ -72,10 +72,10 @@ func (r *replyReader) end() error {
 	return nil
 }
 
-// times returns n periods, or the greatest Duration.
+// times returns n periods, at most MaxBurstTime.
 func times(n int64, period time.Duration) time.Duration {
-	if period > 0 && n > int64(math.MaxInt64/period) {
-		return math.MaxInt64
+	if period > 0 && n > int64(MaxBurstTime/period) {
+		return MaxBurstTime
 	}
 	return time.Duration(n) * period
 }
