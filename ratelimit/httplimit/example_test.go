@@ -123,6 +123,32 @@ func ExampleMiddleware_Decide() {
 	// 429 too many requests
 }
 
+// The handler for CORS is around the limit. So a preflight request is not counted, and a script of another origin can
+// read that it was denied, and for how long it has to wait.
+func ExampleMiddleware_cors() {
+	perAddress := newLimits().Limiter("api", ratelimit.PerMinute(1))
+	limited := httplimit.New(perAddress, httplimit.ByRemoteAddr)(hello)
+	cors := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { // or a package for CORS
+		w.Header().Set("Access-Control-Allow-Origin", "https://app.example.com")
+		w.Header().Set("Access-Control-Expose-Headers", "RateLimit, RateLimit-Policy, Retry-After")
+		if r.Method == http.MethodOptions {
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+		limited.ServeHTTP(w, r)
+	})
+	for _, method := range []string{"OPTIONS", "GET", "OPTIONS", "GET"} {
+		w := httptest.NewRecorder()
+		cors.ServeHTTP(w, httptest.NewRequest(method, "/", nil))
+		fmt.Printf("%s %d retry after %q\n", method, w.Code, w.Header().Get("Retry-After"))
+	}
+	// Output:
+	// OPTIONS 204 retry after ""
+	// GET 200 retry after ""
+	// OPTIONS 204 retry after ""
+	// GET 429 retry after "60"
+}
+
 // A KeyFunc may limit by whatever a request shows. Here, requests with a token count for the token, those
 // without for their address, and health checks are not limited.
 func ExampleKeyFunc() {
@@ -171,10 +197,10 @@ func ExampleByAddress() {
 // A batch costs as much as it has parts. Responses have a form that the clients know.
 func ExampleOption() {
 	perAddress := newLimits().Limiter("api", ratelimit.PerHour(10))
-	problem := func(w http.ResponseWriter, _ *http.Request) {
+	problem := func(w http.ResponseWriter, _ *http.Request, result ratelimit.Result) {
 		w.Header().Set("Content-Type", "application/problem+json")
 		w.WriteHeader(http.StatusTooManyRequests)
-		_, _ = w.Write([]byte(`{"title":"too many requests"}`))
+		_, _ = fmt.Fprintf(w, `{"title":"too many requests","limit":%d}`, result.Limit)
 	}
 	failed := func(w http.ResponseWriter, r *http.Request, err error) {
 		log.Printf("%s: %v", r.URL.Path, err)
@@ -183,7 +209,7 @@ func ExampleOption() {
 	}
 	limited := httplimit.New(perAddress, httplimit.ByRemoteAddr,
 		httplimit.WithCost(func(r *http.Request) int64 { return int64(max(1, len(r.URL.Query()["id"]))) }), // by the ids
-		httplimit.WithDenied(http.HandlerFunc(problem)),
+		httplimit.WithDenied(problem),
 		httplimit.WithFailed(failed),
 	)
 	handler := limited(http.NotFoundHandler())

@@ -18,15 +18,11 @@
 package httplimit
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math/big"
 	"net/http"
 	"strconv"
-	"strings"
-	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
@@ -77,7 +73,7 @@ type config struct {
 	fields Fields
 	cost   func(*http.Request) int64
 	settle bool
-	denied http.Handler
+	denied func(http.ResponseWriter, *http.Request, ratelimit.Result)
 	failed func(http.ResponseWriter, *http.Request, error)
 }
 
@@ -86,7 +82,11 @@ type config struct {
 //
 // The permits left are not known for a cost of 0, for a cost above the burst, and if the policy of the client decides.
 // Then RateLimit-Policy is sent alone, if it is selected. The same holds for a limit with ratelimit.WithShadow that
-// failed. A response of WithFailed has no fields.
+// failed. A response of WithFailed has none of them.
+//
+// If several of these handlers serve a request, RateLimit-Policy and RateLimit have the members of all of them. A name
+// that the response has already gets a hyphen and the next free number: "default" and "default-2". The X-RateLimit
+// fields describe the limit with the fewest requests left, or the one that denied the request.
 //
 // RateLimit-Would-Deny: true is sent with each selection except NoFields, to a request that only ratelimit.WithShadow
 // let pass. Retry-After is not sent then.
@@ -148,13 +148,14 @@ func WithCost(f func(*http.Request) int64) Option {
 // for several limits: its Reservation settles all of them, by a number for each.
 func WithReservation() Option { return option(func(c *config) { c.settle = true }) }
 
-// WithDenied sets the handler for denied requests. It writes the status; the fields are already set. The
-// default writes a short text with status 429.
-func WithDenied(h http.Handler) Option {
-	if h == nil {
+// WithDenied sets the function that responds to denied requests. It gets the decision, whose Parts tell which limits of
+// NewAll denied the request. It writes the status; the fields are already set. For a cost above the burst, which could
+// never be granted, the Result is zero: its RetryAfter is 0. The default writes a short text with status 429.
+func WithDenied(f func(http.ResponseWriter, *http.Request, ratelimit.Result)) Option {
+	if f == nil {
 		panic(argument.Nil("WithDenied"))
 	}
-	return option(func(c *config) { c.denied = h })
+	return option(func(c *config) { c.denied = f })
 }
 
 // WithFailed sets the function that responds if there was no decision, for example because Redis is down and
@@ -183,8 +184,7 @@ func New(l Limiter, key KeyFunc, opts ...Option) Middleware {
 	}
 	checkLimiter(l)
 	m := &middleware{config: configure(opts)}
-	name := quote(m.name)
-	policies := []policyField{{name, policy(name, l.Limit())}}
+	policies := []policyField{{m.name, parameters(l.Limit())}}
 	allow := l.AllowN
 	if m.settle {
 		reserver, ok := l.(reserver)
@@ -214,7 +214,6 @@ func NewPerKey(l *ratelimit.Limiter, f LimitFunc, opts ...Option) Middleware {
 	}
 	checkLimiter(l)
 	m := &middleware{config: configure(opts)}
-	name := quote(m.name)
 	m.subject = func(r *http.Request) (subject, bool) {
 		key, limit, limited := f(r)
 		if !limited {
@@ -224,7 +223,7 @@ func NewPerKey(l *ratelimit.Limiter, f LimitFunc, opts ...Option) Middleware {
 		if limit != (ratelimit.Limit{}) {
 			of = l.With(limit)
 		}
-		return subject{[]policyField{{name, policy(name, of.Limit())}}, func(n int64) (ratelimit.Result, error) {
+		return subject{[]policyField{{m.name, parameters(of.Limit())}}, func(n int64) (ratelimit.Result, error) {
 			if m.settle {
 				return of.TryReserve(r.Context(), key, n)
 			}
@@ -260,8 +259,8 @@ func NewAll(
 		}
 		policies := make([]policyField, len(of))
 		for i, p := range of {
-			name := quote(m.name + "-" + strconv.Itoa(i+1)) // not the prefix of its keys, which clients need not know
-			policies[i] = policyField{name, policy(name, p.Limit())}
+			name := m.name + "-" + strconv.Itoa(i+1) // not the prefix of its keys, which clients need not know
+			policies[i] = policyField{name, parameters(p.Limit())}
 		}
 		all := c.All(of...)
 		return subject{policies, func(n int64) (ratelimit.Result, error) {
@@ -280,9 +279,9 @@ func configure(opts []Option) config {
 		name:   "default",
 		fields: RateLimitFields,
 		cost:   func(*http.Request) int64 { return 1 },
-		denied: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		denied: func(w http.ResponseWriter, _ *http.Request, _ ratelimit.Result) {
 			http.Error(w, "too many requests", http.StatusTooManyRequests)
-		}),
+		},
 		failed: func(w http.ResponseWriter, _ *http.Request, _ error) {
 			http.Error(w, "rate limiter unavailable", http.StatusServiceUnavailable)
 		},
@@ -323,10 +322,6 @@ type reserver interface {
 	TryReserve(ctx context.Context, key string, n int64) (ratelimit.Result, error)
 }
 
-// policyField is the name of a limit in fields, and its member of the field RateLimit-Policy; "" if the limit
-// is not known.
-type policyField struct{ name, policy string }
-
 func (m *middleware) wrap(next http.Handler) http.Handler {
 	if next == nil {
 		panic(argument.Nil("handler"))
@@ -342,15 +337,15 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 	cost := m.cost(r)
 	if cost == 0 {
-		m.tellPolicies(w, s)
+		m.tell(w, s, nil)
 		next.ServeHTTP(w, r)
 		return
 	}
 	result, err := s.allow(cost)
 	switch {
 	case errors.Is(err, ratelimit.ErrExceedsLimit):
-		m.tellPolicies(w, s)
-		m.denied.ServeHTTP(w, r)
+		m.tell(w, s, nil)
+		m.denied(w, r, ratelimit.Result{})
 		return
 	case err != nil && errors.Is(r.Context().Err(), context.Canceled):
 		w.WriteHeader(statusClientClosedRequest)
@@ -359,109 +354,14 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		m.failed(w, r, err)
 		return
 	}
-	m.tellPolicies(w, s)
-	if known(result) {
-		m.tellCounts(w, s, result)
-	}
-	if result.WouldDeny && m.fields != NoFields {
-		w.Header().Set("RateLimit-Would-Deny", "true")
-	}
+	m.tell(w, s, &result)
 	if !result.Allowed {
 		w.Header().Set("Retry-After", strconv.FormatInt(max(1, seconds(result.RetryAfter)), 10))
-		m.denied.ServeHTTP(w, r)
+		m.denied(w, r, result)
 		return
 	}
 	if result.Reservation != nil {
 		r = r.WithContext(ratelimit.ContextWithReservation(r.Context(), result.Reservation))
 	}
 	next.ServeHTTP(w, r)
-}
-
-// tellPolicies sets the fields that do not depend on used permits.
-func (m *middleware) tellPolicies(w http.ResponseWriter, s subject) {
-	if m.fields&RateLimitFields == 0 {
-		return
-	}
-	var known []string
-	for _, p := range s.policies {
-		if p.policy != "" {
-			known = append(known, p.policy)
-		}
-	}
-	if len(known) > 0 {
-		w.Header().Set("RateLimit-Policy", strings.Join(known, ", "))
-	}
-}
-
-// known reports whether a result has the permits left.
-func known(r ratelimit.Result) bool {
-	switch {
-	case r.Source == ratelimit.SourceDegraded:
-		return false
-	case r.WouldDeny, r.Source == ratelimit.SourceLocal:
-		return r.Limit > 0 // else there was no decision
-	}
-	return true
-}
-
-// tellCounts sets the fields that depend on used permits.
-func (m *middleware) tellCounts(w http.ResponseWriter, s subject, result ratelimit.Result) {
-	if m.fields&RateLimitFields != 0 {
-		parts := result.Parts
-		if parts == nil && len(s.policies) == 1 {
-			parts = []ratelimit.Result{result}
-		}
-		var members []string
-		for i, of := range parts {
-			if known(of) {
-				members = append(members,
-					fmt.Sprintf("%s;r=%d;t=%d", s.policies[i].name, of.Remaining, seconds(of.ResetAfter)))
-			}
-		}
-		if len(members) > 0 {
-			w.Header().Set("RateLimit", strings.Join(members, ", "))
-		}
-	}
-	if m.fields&XRateLimitFields != 0 {
-		w.Header().Set("X-RateLimit-Limit", strconv.FormatInt(result.Limit, 10))
-		w.Header().Set("X-RateLimit-Remaining", strconv.FormatInt(result.Remaining, 10))
-		w.Header().Set("X-RateLimit-Reset", strconv.FormatInt(seconds(result.ResetAfter), 10))
-	}
-}
-
-// policy returns a member of RateLimit-Policy: the quota, and the window unless it is a fraction of seconds.
-func policy(name string, l ratelimit.Limit) string {
-	burst := cmp.Or(l.Burst, l.Rate)
-	if l.Rate < 1 || burst < 1 {
-		return ""
-	}
-	text := fmt.Sprintf("%s;q=%d", name, burst)
-	// Per * burst may be beyond 64 bits.
-	perSecond := new(big.Int).Mul(big.NewInt(l.Rate), big.NewInt(int64(time.Second)))
-	refill := new(big.Rat).SetFrac(big.NewInt(int64(l.Per)), perSecond)
-	if refill.Mul(refill, new(big.Rat).SetInt64(burst)); refill.IsInt() && refill.Sign() > 0 {
-		text += ";w=" + refill.Num().String()
-	}
-	return text
-}
-
-// seconds rounds up, so that a client that waits this long does not come too early.
-func seconds(d time.Duration) int64 {
-	s := int64(d / time.Second)
-	if d%time.Second > 0 { // d plus a second may overflow
-		s++
-	}
-	return s
-}
-
-// quote returns a string of RFC 9651.
-func quote(s string) string {
-	out := []byte{'"'}
-	for _, c := range []byte(s) {
-		if c == '"' || c == '\\' {
-			out = append(out, '\\')
-		}
-		out = append(out, c)
-	}
-	return string(append(out, '"'))
 }

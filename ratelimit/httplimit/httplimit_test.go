@@ -72,7 +72,12 @@ func TestMiddleware(t *testing.T) {
 	require.Equal(t, http.StatusNoContent, get(h, redistest.Name(t)).StatusCode, "another user has a limit of its own")
 
 	dear := httplimit.New(k, byUser, httplimit.WithName(`a"b`), httplimit.WithCost(func(*http.Request) int64 { return 3 }),
-		httplimit.WithDenied(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })))(ok)
+		httplimit.WithDenied(func(w http.ResponseWriter, _ *http.Request, r ratelimit.Result) {
+			if r.RetryAfter != 0 {
+				t.Errorf("%+v", r)
+			}
+			w.WriteHeader(http.StatusTeapot)
+		}))(ok)
 	res = get(dear, user)
 	require.Equal(t, http.StatusTeapot, res.StatusCode)
 	require.Empty(t, res.Header.Get("Retry-After"), "what costs more than the burst never comes")
@@ -109,6 +114,85 @@ func TestMiddleware_RedisDown(t *testing.T) {
 	}
 }
 
+// A response to a denial can tell which limit has denied the request, and when the next one is granted.
+func TestMiddleware_DeniedKnowsTheDecision(t *testing.T) {
+	t.Parallel()
+	c, user := limits(t, redistest.Shared(t).Client(t)), redistest.Name(t)
+	var got []ratelimit.Result
+	denied := httplimit.WithDenied(func(w http.ResponseWriter, r *http.Request, result ratelimit.Result) {
+		got = append(got, result)
+		http.Error(w, r.URL.Path, http.StatusTooManyRequests)
+	})
+	each := c.Limiter("denied", ratelimit.PerMinute(1))
+	for _, h := range []http.Handler{
+		httplimit.New(each, byUser, denied)(ok),
+		httplimit.NewPerKey(each, func(*http.Request) (string, ratelimit.Limit, bool) {
+			return user + "2", ratelimit.PerMinute(1), true
+		}, denied)(ok),
+		httplimit.NewAll(c, func(*http.Request) []ratelimit.Part {
+			return []ratelimit.Part{c.Limiter("wide", ratelimit.PerMinute(9)).Part(user), each.Part(user + "3")}
+		}, denied)(ok),
+	} {
+		require.Equal(t, http.StatusNoContent, get(h, user).StatusCode)
+		require.Equal(t, http.StatusTooManyRequests, get(h, user).StatusCode)
+		last := got[len(got)-1]
+		require.False(t, last.Allowed)
+		require.Greater(t, last.RetryAfter, 30*time.Second)
+	}
+	require.Len(t, got, 3)
+	require.Len(t, got[2].Parts, 2)
+	require.True(t, got[2].Parts[0].Allowed)
+	require.False(t, got[2].Parts[1].Allowed)
+}
+
+// Each of several handlers tells its limit, under a name that is its own.
+func TestMiddleware_NestedHandlersTellAllLimits(t *testing.T) {
+	t.Parallel()
+	c, user := limits(t, redistest.Shared(t).Client(t)), redistest.Name(t)
+	wrap := func(name string, n int64, opts ...httplimit.Option) httplimit.Middleware {
+		return httplimit.New(c.Limiter("nested"+name, ratelimit.PerMinute(n)), byUser, opts...)
+	}
+	all := httplimit.NewAll(c, func(*http.Request) []ratelimit.Part {
+		return []ratelimit.Part{c.Limiter("nested-all", ratelimit.PerMinute(6)).Part(user)}
+	}, httplimit.WithName("b"))
+	h := wrap("1", 60)(wrap("2", 30)(wrap("3", 20)(wrap("4", 15, httplimit.WithName("b-1"))(all(ok)))))
+	res := get(h, user)
+	require.Equal(t, http.StatusNoContent, res.StatusCode)
+	require.Equal(t, []string{
+		`"default";q=60;w=60, "default-2";q=30;w=60, "default-3";q=20;w=60, "b-1";q=15;w=60, "b-1-2";q=6;w=60`,
+	}, res.Header.Values("RateLimit-Policy"))
+	require.Equal(t, []string{
+		`"default";r=59;t=1, "default-2";r=29;t=2, "default-3";r=19;t=3, "b-1";r=14;t=4, "b-1-2";r=5;t=10`,
+	}, res.Header.Values("RateLimit"))
+
+	// A field for one limit has that with the fewest requests left, or the one that denies.
+	x := httplimit.WithFields(httplimit.XRateLimitFields)
+	cost := httplimit.WithCost(func(r *http.Request) int64 { return int64(len(r.Header.Get("User"))) })
+	for what, c := range map[string]struct {
+		h                http.Handler
+		limit, remaining string
+		status           int
+	}{
+		"the outer one": {wrap("5", 3, x)(wrap("6", 60, x)(ok)), "3", "2", http.StatusNoContent},
+		"the inner one": {wrap("7", 60, x)(wrap("8", 3, x)(ok)), "3", "2", http.StatusNoContent},
+		"one that denies": {wrap("9", 3, x)(httplimit.New(limitOf{ratelimit.Result{Limit: 9, Remaining: 7}}, byUser, x, cost)(ok)),
+			"9", "7", http.StatusTooManyRequests},
+	} {
+		res := get(c.h, user)
+		require.Equal(t, c.status, res.StatusCode, what)
+		require.Equal(t, c.limit, res.Header.Get("X-RateLimit-Limit"), what)
+		require.Equal(t, c.remaining, res.Header.Get("X-RateLimit-Remaining"), what)
+	}
+}
+
+// limitOf decides as it is told.
+type limitOf struct{ result ratelimit.Result }
+
+func (l limitOf) AllowN(context.Context, string, int64) (ratelimit.Result, error) {
+	return l.result, nil
+}
+func (limitOf) Limit() ratelimit.Limit { return ratelimit.PerHour(1) }
+
 // A share can need more time for a request than any clock counts, and an own Limiter may return any time.
 func TestMiddleware_LongTimesDoNotOverflow(t *testing.T) {
 	t.Parallel()
@@ -122,19 +206,11 @@ func TestMiddleware_LongTimesDoNotOverflow(t *testing.T) {
 	require.Equal(t, http.StatusTooManyRequests, res.StatusCode)
 	require.Equal(t, century, res.Header.Get("Retry-After"))
 
-	res = get(httplimit.New(forever{}, byUser, httplimit.WithFields(httplimit.XRateLimitFields))(ok), "ada")
+	forever := limitOf{ratelimit.Result{RetryAfter: math.MaxInt64, ResetAfter: math.MaxInt64}}
+	res = get(httplimit.New(forever, byUser, httplimit.WithFields(httplimit.XRateLimitFields))(ok), "ada")
 	require.Equal(t, "9223372037", res.Header.Get("Retry-After"))
 	require.Equal(t, "9223372037", res.Header.Get("X-RateLimit-Reset"))
 }
-
-// forever denies all requests for the longest time.
-type forever struct{}
-
-func (forever) AllowN(context.Context, string, int64) (ratelimit.Result, error) {
-	return ratelimit.Result{RetryAfter: math.MaxInt64, ResetAfter: math.MaxInt64}, nil
-}
-
-func (forever) Limit() ratelimit.Limit { return ratelimit.PerHour(1) }
 
 // A client that leaves out what it is counted by is limited all the same, unless the KeyFunc says otherwise.
 func TestMiddleware_AMissingKeyIsNoWayAround(t *testing.T) {
