@@ -322,6 +322,8 @@ func TestByPeer(t *testing.T) {
 		named("[2001:db8:1:2::8]:1"):  "2001:db8:1:2::",
 		named("[fe80::1%eth0]:1"):     "fe80::1%eth0",
 		&net.UnixAddr{Name: "/run/s"}: "",
+		tcp("[64:ff9b::c000:202]:1"):  "192.0.2.2",
+		tcp("[2002:c000:201:9::1]:1"): "2002:c000:201::",
 		named("bufconn"):              "",
 		net.Addr((*net.TCPAddr)(nil)): "",
 	} {

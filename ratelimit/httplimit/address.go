@@ -12,9 +12,9 @@ import (
 )
 
 // ByRemoteAddr limits each IP address that connects. An IPv6 address counts as its /64 network, because one
-// host commonly has a whole /64; a link-local address counts by itself. Behind a proxy all requests have the
-// address of the proxy: use ByAddress. Connections without an IP address, such as those of a Unix socket, are
-// not limited, because their clients cannot be told apart.
+// host commonly has a whole /64; a link-local address counts by itself. For IPv4 addresses in IPv6 addresses see
+// Address. Behind a proxy all requests have the address of the proxy: use ByAddress. Connections without an IP address,
+// such as those of a Unix socket, are not limited, because their clients cannot be told apart.
 func ByRemoteAddr(r *http.Request) (key string, limited bool) {
 	addr, ok := parseAddr(r.RemoteAddr)
 	return grouping{ipv4: 32, ipv6: 64}.key(addr), ok
@@ -25,6 +25,15 @@ func ByRemoteAddr(r *http.Request) (key string, limited bool) {
 func ByForwarded(trusted ...netip.Prefix) KeyFunc { return ByAddress(Address{Trusted: trusted}) }
 
 // Address determines how ByAddress finds and groups the IP addresses of clients.
+//
+// IPv6 addresses that are made from an IPv4 address count by that, because a /64 network of them is not one host:
+//
+//   - IPv4-mapped addresses, those of SIIT (::ffff:0:0:0/96) and of NAT64 (64:ff9b::/96) count as the IPv4 address. Only
+//     translators of your network use them, so a client cannot choose one.
+//   - Addresses of 6to4 (2002::/16) and Teredo (2001::/32) count by the IPv4 address of the client, but not as that
+//     address: a relay on the Internet may forge them, and must not use up the limit of a host.
+//   - Addresses of the prefix for NAT64 of a local network (64:ff9b:1::/48) count one by one: the place of the IPv4
+//     address is not known.
 type Address struct {
 	// Trusted has the networks of the trusted proxies. A proxy on a Unix socket is always trusted.
 	Trusted []netip.Prefix
@@ -37,7 +46,8 @@ type Address struct {
 
 	// IPv4Bits and IPv6Bits are the number of leading bits of an address that tell clients apart: 1 to 32, and
 	// 1 to 128. The defaults, for 0, are 32 and 64, because one host commonly has a whole IPv6 network of 64
-	// bits; use 56 or 48 for customers with larger networks. A link-local address counts by itself.
+	// bits; use 56 or 48 for customers with larger networks. A link-local address counts by itself. IPv4Bits are
+	// also those of an IPv4 address in an IPv6 address.
 	IPv4Bits, IPv6Bits int
 }
 
@@ -215,14 +225,36 @@ func parseAddr(text string) (netip.Addr, bool) {
 // grouping is the number of bits of an address that make its key.
 type grouping struct{ ipv4, ipv6 int }
 
+// Networks whose addresses are made from IPv4 addresses.
+var (
+	nat64      = netip.MustParsePrefix("64:ff9b::/96")    // RFC 6052
+	localNAT64 = netip.MustParsePrefix("64:ff9b:1::/48")  // RFC 8215
+	siit       = netip.MustParsePrefix("::ffff:0:0:0/96") // RFC 2765
+	sixToFour  = netip.MustParsePrefix("2002::/16")       // RFC 3056
+	teredo     = netip.MustParsePrefix("2001::/32")       // RFC 4380
+)
+
 // key returns the key of an address, or "" for none.
 func (g grouping) key(addr netip.Addr) string {
+	if nat64.Contains(addr) || siit.Contains(addr) {
+		bytes := addr.As16()
+		addr = netip.AddrFrom4([4]byte(bytes[12:]))
+	}
 	bits := g.ipv4
 	switch {
 	case !addr.IsValid():
 		return ""
-	case addr.IsLinkLocalUnicast(): // all hosts of a link share the network
+	case addr.IsLinkLocalUnicast(), localNAT64.Contains(addr): // all hosts of a link share the network
 		return addr.String()
+	case sixToFour.Contains(addr): // the address of the site follows
+		bits += sixToFour.Bits()
+	case teredo.Contains(addr): // a client chooses its server and its port
+		bytes := addr.As16()
+		client := [16]byte{0: 0x20, 1: 0x01}
+		for i := 12; i < 16; i++ {
+			client[i] = ^bytes[i]
+		}
+		addr, bits = netip.AddrFrom16(client), bits+96
 	case addr.Is6():
 		bits = g.ipv6
 	}

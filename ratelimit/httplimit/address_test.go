@@ -37,6 +37,42 @@ func TestByRemoteAddr(t *testing.T) {
 	}
 }
 
+// An address that a translator or a tunnel makes of an IPv4 address counts as that: else all of IPv4 is one network, or
+// a host has thousands of them.
+func TestByRemoteAddr_IPv4InsideIPv6(t *testing.T) {
+	t.Parallel()
+	wide := httplimit.ByAddress(httplimit.Address{IPv4Bits: 24, IPv6Bits: 128})
+	for addr, want := range map[string][2]string{ // the keys of ByRemoteAddr, and of networks
+		"64:ff9b::192.0.2.1":                     {"192.0.2.1", "192.0.2.0"},
+		"64:ff9b::c000:202":                      {"192.0.2.2", "192.0.2.0"},
+		"64:ff9b:0:0:0:1:c000:201":               {"64:ff9b::", "64:ff9b::1:c000:201"}, // not of the /96
+		"64:ff9b:1::192.0.2.1":                   {"64:ff9b:1::c000:201", "64:ff9b:1::c000:201"},
+		"64:ff9b:1:c000:2:100::":                 {"64:ff9b:1:c000:2:100::", "64:ff9b:1:c000:2:100::"},
+		"64:ff9b:2::192.0.2.1":                   {"64:ff9b:2::", "64:ff9b:2::c000:201"},
+		"::ffff:0:192.0.2.1":                     {"192.0.2.1", "192.0.2.0"},
+		"::ffff:192.0.2.1":                       {"192.0.2.1", "192.0.2.0"},
+		"::1":                                    {"::", "::1"},
+		"2002:c000:201::1":                       {"2002:c000:201::", "2002:c000:200::"},
+		"2002:c000:201:ffff::1":                  {"2002:c000:201::", "2002:c000:200::"},
+		"2001:0:4136:e378:8000:63bf:3fff:fdfe":   {"2001::c000:201", "2001::c000:200"}, // by one server and port
+		"2001:0:cb00:7101:0:ffff:3fff:fdfe":      {"2001::c000:201", "2001::c000:200"}, // by others
+		"2001:0:4136:e378:8000:63bf:3fff:fcfe":   {"2001::c000:301", "2001::c000:300"},
+		"2001:db8:4136:e378:8000:63bf:3fff:fdfe": {"2001:db8:4136:e378::", "2001:db8:4136:e378:8000:63bf:3fff:fdfe"},
+	} {
+		r := &http.Request{RemoteAddr: net.JoinHostPort(addr, "1234")}
+		key, limited := httplimit.ByRemoteAddr(r)
+		require.Equal(t, want[0], key, addr)
+		require.True(t, limited)
+		key, _ = wide(r)
+		require.Equal(t, want[1], key, addr)
+	}
+
+	// A proxy is trusted by the address that connects, not by an address inside of it.
+	proxies := httplimit.ByForwarded(netip.MustParsePrefix("10.0.0.0/8"))
+	key, _ := proxies(&http.Request{RemoteAddr: "[64:ff9b::10.0.0.1]:1", Header: http.Header{"X-Forwarded-For": {"192.0.2.1"}}})
+	require.Equal(t, "10.0.0.1", key)
+}
+
 func TestByForwarded(t *testing.T) {
 	t.Parallel()
 	key := httplimit.ByForwarded(netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8:ffff::/48"),
