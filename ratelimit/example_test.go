@@ -264,6 +264,28 @@ func ExampleWithShadow_besideAnotherLimit() {
 	// would be denied: 2
 }
 
+// An API key does not stand in Redis: its hash does.
+func ExampleHashKeys() {
+	ctx := context.Background()
+	rdb := newRedis()
+	limits, err := ratelimit.New(rdb)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer limits.Close(ctx)
+
+	secret, apiKey := []byte("at least 16 random bytes"), "sk-live-4711"
+	perKey := limits.Limiter("api", ratelimit.PerHour(100))
+
+	hash := ratelimit.HashKeys(secret)
+	result, err := perKey.Allow(ctx, hash(apiKey))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(result.Allowed, perKey.RedisKey(hash(apiKey)))
+	// Output: true api:{8kz69E1tYYDzS4IrlQGFKA}
+}
+
 // LocalShare grants a part of the limit in each process while Redis is down: here, a tenth of it.
 func ExampleLocalShare() {
 	ctx := context.Background()

@@ -28,8 +28,8 @@ func ByForwarded(trusted ...netip.Prefix) KeyFunc { return ByAddress(Address{Tru
 //
 // IPv6 addresses that are made from an IPv4 address count by that, because a /64 network of them is not one host:
 //
-//   - IPv4-mapped addresses, those of SIIT (::ffff:0:0:0/96) and of NAT64 (64:ff9b::/96) count as the IPv4 address. Only
-//     translators of your network use them, so a client cannot choose one.
+//   - IPv4-mapped addresses, those of SIIT (::ffff:0:0:0/96) and of NAT64 (64:ff9b::/96) count as the IPv4 address.
+//     Only translators of your network use them, so a client cannot choose one.
 //   - Addresses of 6to4 (2002::/16) and Teredo (2001::/32) count by the IPv4 address of the client, but not as that
 //     address: a relay on the Internet may forge them, and must not use up the limit of a host.
 //   - Addresses of the prefix for NAT64 of a local network (64:ff9b:1::/48) count one by one: the place of the IPv4

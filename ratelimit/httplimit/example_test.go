@@ -150,14 +150,15 @@ func ExampleMiddleware_cors() {
 }
 
 // A KeyFunc may limit by whatever a request shows. Here, requests with a token count for the token, those
-// without for their address, and health checks are not limited.
+// without for their address, and health checks are not limited. Tokens do not stand in Redis, but their hashes.
 func ExampleKeyFunc() {
+	hash := ratelimit.HashKeys([]byte("at least 16 random bytes"))
 	key := func(r *http.Request) (string, bool) {
 		if r.URL.Path == "/healthz" {
 			return "", false
 		}
 		if token := r.Header.Get("Authorization"); token != "" { // checked by a handler around this one
-			return "token " + token, true
+			return "token " + hash(token), true
 		}
 		return httplimit.ByRemoteAddr(r)
 	}

@@ -82,7 +82,7 @@ type config struct {
 //
 // The permits left are not known for a cost of 0, for a cost above the burst, and if the policy of the client decides.
 // Then RateLimit-Policy is sent alone, if it is selected. The same holds for a limit with ratelimit.WithShadow that
-// failed. A response of WithFailed has none of them.
+// failed. A response of WithFailed has no fields of the limit.
 //
 // If several of these handlers serve a request, RateLimit-Policy and RateLimit have the members of all of them. A name
 // that the response has already gets a hyphen and the next free number: "default" and "default-2". The X-RateLimit
