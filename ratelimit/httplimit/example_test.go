@@ -1,12 +1,14 @@
 package httplimit_test
 
 import (
+	"errors"
 	"fmt"
 	"log"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
@@ -147,6 +149,39 @@ func ExampleMiddleware_cors() {
 	// GET 200 retry after ""
 	// OPTIONS 204 retry after ""
 	// GET 429 retry after "60"
+}
+
+// The requests of a client wait for a limit for each host, and for the time that a host has asked for.
+func ExampleNewTransport() {
+	limits := newLimits()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "30")
+		w.WriteHeader(http.StatusTooManyRequests)
+	}))
+	defer server.Close()
+
+	perHost := limits.Limiter("outgoing", ratelimit.PerSecond(10))
+	host := func(r *http.Request) (string, bool) { return r.URL.Host, true }
+	client := &http.Client{
+		Transport: httplimit.NewTransport(perHost, host, nil),
+		Timeout:   10 * time.Second, // bounds the waits too
+	}
+
+	for range 2 {
+		response, err := client.Get(server.URL)
+		if errors.Is(err, ratelimit.ErrWouldExceedDeadline) {
+			fmt.Println("not sent")
+			continue
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(response.StatusCode)
+		_ = response.Body.Close()
+	}
+	// Output:
+	// 429
+	// not sent
 }
 
 // A KeyFunc may limit by whatever a request shows. Here, requests with a token count for the token, those

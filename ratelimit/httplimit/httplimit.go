@@ -14,7 +14,8 @@
 // WithFailed is not called.
 //
 // NewPerKey gives each key its own limit, such as the plan of a tenant. NewAll decides by several limits in one
-// step. Routers whose handlers are not those of net/http, such as gin and echo, call Middleware.Decide.
+// step. Routers whose handlers are not those of net/http, such as gin and echo, call Middleware.Decide. NewTransport
+// limits the requests of an http.Client: they wait, also for the Retry-After of a server.
 package httplimit
 
 import (
