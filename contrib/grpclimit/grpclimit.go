@@ -42,6 +42,7 @@ func (o option) apply(c *config) { o(c) }
 
 type config struct {
 	cost   func(ctx context.Context, method string) int64
+	denied func(ctx context.Context, method string, r ratelimit.Result) error
 	failed func(ctx context.Context, method string, err error) error
 	fields bool
 	settle bool
@@ -54,6 +55,15 @@ type config struct {
 func WithCost(f func(ctx context.Context, method string) int64) Option {
 	mustNotBeNil(f == nil, "WithCost")
 	return option(func(c *config) { c.cost = f })
+}
+
+// WithDenied sets the function that returns the error of a denied call. It gets the decision, whose Parts tell which
+// limits of NewAll denied the call. For a cost above the burst, which could never be granted, the Result is zero: its
+// RetryAfter is 0. If f returns nil, the call ends with the default error: ResourceExhausted, with RetryInfo unless
+// RetryAfter is 0. WithDenied panics if f is nil.
+func WithDenied(f func(ctx context.Context, method string, r ratelimit.Result) error) Option {
+	mustNotBeNil(f == nil, "WithDenied")
+	return option(func(c *config) { c.denied = f })
 }
 
 // WithFailed sets the function for calls without a decision, for example because Redis is down and the policy
@@ -178,7 +188,8 @@ func NewAll(
 
 func newServer(opts []Option) *Server {
 	s := &Server{config: config{
-		cost: func(context.Context, string) int64 { return 1 },
+		cost:   func(context.Context, string) int64 { return 1 },
+		denied: func(context.Context, string, ratelimit.Result) error { return nil },
 		failed: func(context.Context, string, error) error {
 			return status.Error(codes.Unavailable, "rate limiter unavailable")
 		},
@@ -239,7 +250,7 @@ func (s *Server) allow(
 	r, err := decide(cost)
 	switch {
 	case errors.Is(err, ratelimit.ErrExceedsLimit):
-		return nil, status.Error(codes.ResourceExhausted, "request exceeds the rate limit")
+		return nil, s.deny(ctx, method, ratelimit.Result{})
 	case err != nil && ctx.Err() != nil:
 		return nil, status.FromContextError(ctx.Err()).Err()
 	case err != nil:
@@ -249,7 +260,7 @@ func (s *Server) allow(
 		_ = setHeader(fields(r)) // it fails only if the call has sent its header already
 	}
 	if !r.Allowed {
-		return nil, exhausted(r.RetryAfter)
+		return nil, s.deny(ctx, method, r)
 	}
 	if r.Reservation != nil {
 		ctx = ratelimit.ContextWithReservation(ctx, r.Reservation)
@@ -257,10 +268,16 @@ func (s *Server) allow(
 	return ctx, nil
 }
 
-// exhausted returns a denial with the time of the next try.
-func exhausted(after time.Duration) error {
+// deny returns the error of a denied call.
+func (s *Server) deny(ctx context.Context, method string, r ratelimit.Result) error {
+	if err := s.denied(ctx, method, r); err != nil {
+		return err
+	}
+	if r.RetryAfter == 0 {
+		return status.Error(codes.ResourceExhausted, "request exceeds the rate limit")
+	}
 	denial := status.New(codes.ResourceExhausted, "rate limit exceeded")
-	if with, err := denial.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(after)}); err == nil {
+	if with, err := denial.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(r.RetryAfter)}); err == nil {
 		denial = with
 	}
 	return denial.Err()

@@ -248,6 +248,43 @@ func TestServer_AHandlerSettlesItsReservation(t *testing.T) {
 	}
 }
 
+// The error of a denied call can tell which limit has denied it, and when the next one is granted.
+func TestServer_DeniedKnowsTheDecision(t *testing.T) {
+	t.Parallel()
+	c, name := limits(t, redistest.Shared(t).Client(t)), redistest.Name(t)
+	wide, narrow := c.Limiter("wide"+name, ratelimit.PerMinute(9)), c.Limiter("narrow"+name, ratelimit.PerMinute(1))
+	var got []ratelimit.Result
+	custom := true
+	denied := grpclimit.WithDenied(func(_ context.Context, method string, r ratelimit.Result) error {
+		if got = append(got, r); custom {
+			return status.Error(codes.PermissionDenied, method)
+		}
+		return nil
+	})
+	client := dial(t, interceptors(grpclimit.NewAll(c, func(context.Context, string) []ratelimit.Part {
+		return []ratelimit.Part{wide.Part("ada"), narrow.Part("ada")}
+	}, denied)))
+	_, err := client.Check(t.Context(), check)
+	require.NoError(t, err)
+	_, err = client.Check(t.Context(), check)
+	require.Equal(t, codes.PermissionDenied, status.Code(err))
+	require.Contains(t, err.Error(), method)
+	require.Len(t, got, 1)
+	require.Greater(t, got[0].RetryAfter, 30*time.Second)
+	require.True(t, got[0].Parts[0].Allowed)
+	require.False(t, got[0].Parts[1].Allowed)
+	custom = false
+	_, err = client.Check(t.Context(), check)
+	require.Equal(t, codes.ResourceExhausted, status.Code(err), "nil is no grant")
+	_, says := grpclimit.RetryAfter(err)
+	require.True(t, says)
+
+	dear := grpclimit.WithCost(func(context.Context, string) int64 { return 2 })
+	_, err = dial(t, interceptors(grpclimit.New(narrow, grpclimit.ByMethod, denied, dear))).Check(t.Context(), check)
+	require.Equal(t, codes.ResourceExhausted, status.Code(err))
+	require.Zero(t, got[2].RetryAfter)
+}
+
 func TestServer_Costs(t *testing.T) {
 	t.Parallel()
 	k := limits(t, redistest.Shared(t).Client(t)).Limiter("grpc"+redistest.Name(t), ratelimit.PerMinute(5))
@@ -376,6 +413,7 @@ func TestNew_RefusesWhatCouldOnlyFailLater(t *testing.T) {
 		func() { grpclimit.NewPerKey(nil, plan) },
 		func() { grpclimit.NewPerKey(c.Limiter("", ratelimit.Limit{}), plan) },
 		func() { grpclimit.WithCost(nil) },
+		func() { grpclimit.WithDenied(nil) },
 		func() { grpclimit.WithFailed(nil) },
 		func() { grpclimit.NewClient(nil, grpclimit.ByMethod) },
 		func() { grpclimit.NewClient(k, nil) },
