@@ -57,7 +57,7 @@ type Asking struct {
 
 // AskOf asks for the given numbers of permits, one request each.
 func AskOf(k Asked, inOrder bool, requests ...int64) *Asking {
-	q := &Asking{k.asked(), algo.Ask{InOrder: inOrder}}
+	q := &Asking{k.asked(), algo.Ask{Request: algo.Request{InOrder: inOrder}}}
 	for _, n := range requests {
 		q.a.AddRun(n, 1)
 		q.a.Callers++
@@ -107,26 +107,26 @@ type Settled struct {
 // Reserving asks for permits that can be given back, and that can be used after some time at most; windows have no such
 // permits.
 func Reserving(k Asked, n int64, ahead time.Duration) *Asking {
-	q := ChargingAhead(k, n, ahead)
-	q.a.Stamped = true
-	return q
+	return &Asking{k.asked(), algo.Ask{Request: algo.Reserve(n, ahead)}}
 }
 
 // ChargingAhead asks for permits for a waiter, that can be used after some time at most.
 func ChargingAhead(k Asked, n int64, ahead time.Duration) *Asking {
-	return &Asking{k.asked(), algo.Ask{InOrder: true, Runs: []algo.Run{{N: n, Count: 1}}, Ahead: ahead}}
+	return &Asking{k.asked(), algo.Ask{Request: algo.Request{
+		InOrder: true, Runs: []algo.Run{{N: n, Count: 1}}, Ahead: ahead,
+	}}}
 }
 
 // GivingBack gives n permits of a charge back.
 func GivingBack(k Asked, c Charge, n int64) *Asking {
 	part := c.Span
 	k.asked().Skip(&part, part.N-n)
-	return &Asking{k.asked(), algo.Ask{Back: []algo.Span{part}}}
+	return &Asking{k.asked(), algo.Ask{Settlement: algo.Settlement{Back: []algo.Span{part}}}}
 }
 
 // Booking charges a debt of at most so many permits above a whole burst; for a log it is the rate.
 func Booking(k Asked, debt, most int64) *Asking {
-	return &Asking{k.asked(), algo.Ask{Debt: debt, Most: most}}
+	return &Asking{k.asked(), algo.Ask{Settlement: algo.Settlement{Debt: debt, Most: most}}}
 }
 
 // Settled returns the answer.

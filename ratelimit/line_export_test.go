@@ -159,8 +159,8 @@ func (s *LineSim) pump(l *simLine) {
 	step := l.line.Advance(s.Now, &l.k)
 	switch {
 	case step.Look:
-		a := l.line.Look(s.Now)
-		s.send(a, func(a *algo.Ask, got algo.Answer, at algo.Reading) {
+		request, settlement := l.line.Look(s.Now)
+		s.send(algo.Ask{Request: request, Settlement: settlement}, func(a *algo.Ask, got algo.Answer, at algo.Reading) {
 			if got.Snapshot != nil {
 				l.k = keys.Knowledge{Snapshot: got.Snapshot, Sent: at.Sent, Took: at.Got - at.Sent}
 			}
@@ -170,7 +170,7 @@ func (s *LineSim) pump(l *simLine) {
 		}, l)
 	case step.GiveBack:
 		if spans := l.line.Charged.TakeAll(); len(spans) > 0 {
-			s.send(algo.Ask{Back: spans}, func(*algo.Ask, algo.Answer, algo.Reading) {}, l)
+			s.send(algo.Ask{Settlement: algo.Settlement{Back: spans}}, func(*algo.Ask, algo.Answer, algo.Reading) {}, l)
 		}
 		return
 	}
@@ -302,10 +302,10 @@ func (l *simLog) decide(now time.Duration, a *algo.Ask, r algo.Reading) algo.Ans
 		}
 	}
 	algorithm := algo.NewLog("")
-	algorithm.Encode("x", a)
+	members := algorithm.Encode("x", a).Args[5+2*len(a.Back):]
 	denied, latest := false, now
-	for i, m := range a.Members {
-		coming := i >= len(a.Members)-int(a.Coming)
+	for i, arg := range members {
+		m, coming := arg.(string), i >= len(members)-int(a.Coming)
 		at := time.Duration(l.log.Free(int64(now), algo.EntrySize(m), l.limit))
 		denied = denied || at-now > a.Ahead || coming && at <= latest
 		if denied {
@@ -334,7 +334,7 @@ func MissingInSlidingWindow(l Limit, n, have int64, until, now time.Duration) (a
 	line.Push(&keys.Waiter{N: n, Deadline: keys.Never}, 0, k)
 	line.Charged.Add(algo.Span{N: have, Until: until})
 	line.Advance(now, k)
-	a := line.Look(now)
+	a, _ := line.Look(now)
 	for _, r := range a.Runs {
 		asked += r.N * r.Count
 	}

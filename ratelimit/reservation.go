@@ -242,7 +242,7 @@ func (r *Reservation) settleOnce(ctx context.Context, began time.Duration, used 
 		}
 		s := r.made.Keys.Use(c.id, c.algorithm)
 		defer s.Release()
-		j, failed := s.NewCallerJob(ctx, began, a, false)
+		j, failed := s.NewCallerJob(ctx, began, algo.Request{}, a, false)
 		if failed != nil {
 			err = failed
 			continue
@@ -300,7 +300,7 @@ func (r *Reservation) overdue(ctx context.Context, began time.Duration) error {
 
 // settlement asks for what a settlement charges or gives back if so many permits were used. It settles nothing if there
 // is nothing to ask. The error is that of an earlier return which may not be sent again.
-func (c *charge) settlement(used int64) (algo.Ask, error) {
+func (c *charge) settlement(used int64) (algo.Settlement, error) {
 	if c.failed != nil && c.sent.Undone() { // this may be known by now
 		c.kept, c.failed = c.before, nil
 	}
@@ -311,19 +311,19 @@ func (c *charge) settlement(used int64) (algo.Ask, error) {
 		if entries {
 			limit = MaxRate
 		}
-		return algo.Ask{Debt: min(extra, limit), Most: c.debt}, nil
+		return algo.Settlement{Debt: min(extra, limit), Most: c.debt}, nil
 	case c.settled:
-		return algo.Ask{}, nil
+		return algo.Settlement{}, nil
 	case c.failed != nil && !entries:
 		// A part of an entry can be given back again, which does nothing. Others would be given back twice.
-		return algo.Ask{}, fmt.Errorf("a return was not answered: %w", c.failed)
+		return algo.Settlement{}, fmt.Errorf("a return was not answered: %w", c.failed)
 	case c.N > 0 && used < c.n:
 		part := c.Span
 		c.algorithm.Skip(&part, part.N-(c.n-used))
-		return algo.Ask{Back: []algo.Span{part}}, nil
+		return algo.Settlement{Back: []algo.Span{part}}, nil
 	}
 	c.settled = true
-	return algo.Ask{}, nil
+	return algo.Settlement{}, nil
 }
 
 // answered notes the outcome of a settlement that failed with err or has an answer, and returns its error.

@@ -116,24 +116,66 @@ type Decision struct {
 	Source     Source
 }
 
-// Ask is the content of one script for a key: calls to decide, or permits to charge for waiters.
+// Ask is the content of one script for a key: requests, a settlement, or for a line of waiters both; none of them for a
+// probe. The script takes back and charges first.
 type Ask struct {
+	Request
+	Settlement
+	Known
+
+	members   []string // for a log: one for each request
+	perClient bool     // for a log: the scope of the keys that the script was given
+}
+
+// Known is what the process knew of the key when the script was made. A log is counted anew if that is too long ago, and
+// GCRA tells by it which calls may share a script.
+type Known struct {
+	Last Snapshot      // the last known state
+	Now  time.Duration // when the script is made, by the Client's clock
+}
+
+// Settlement is what is charged or given back whatever the requests are.
+type Settlement struct {
+	Back []Span // charges to take back
+	Debt int64  // permits to charge whatever the state is,
+	Most int64  // by which the state may exceed a full burst then
+}
+
+// Settles reports whether a script gives charges back or books a debt.
+func (s *Settlement) Settles() bool { return len(s.Back) > 0 || s.Debt > 0 }
+
+// Request is what a script decides. The zero one only looks.
+//
+// Callers that do not wait are decided each by itself. All else is InOrder: waiters, and the one request of ToSettle and
+// of Reserve.
+type Request struct {
 	Callers int // those who want a decision, each of one request; none for waiters
 	Runs    []Run
 	InOrder bool          // the first denied request denies the rest
-	Coming  int64         // the number of requests at the end that are for waiters yet to come
-	Ahead   time.Duration // how early a permit may be charged before it can be used
-	Holds   bool          // the process has charged permits: for the first of its requests ahead is the bound
+	Ahead   time.Duration // if InOrder: how early a permit may be charged before it can be used
 	Stamped bool          // a settlement can give a part of the one charge back; for windows it is not made ahead
-	Back    []Span        // charges to take back first
-	Debt    int64         // permits to charge whatever the state is,
-	Most    int64         // by which the state may exceed a full burst then
-	Partial bool          // the one request may be granted in part
-	Last    Snapshot      // the last known state before the script
-	Now     time.Duration // when the script is made, by the Client's clock
+	Holds   bool          // GCRA, waiters: they hold places, so that ahead is the bound of the first request too
+	Coming  int64         // a log, waiters: the number of requests at the end that are for waiters yet to come
+	Partial bool          // a log: the one request may be granted in part
+}
 
-	Members   []string // for a log: one for each request
-	perClient bool     // for a log: the scope of the keys that the script was given
+// ToSettle asks for n permits at once, of which a settlement can give a part back.
+func ToSettle(n int64) Request {
+	return Request{Callers: 1, Runs: []Run{{N: n, Count: 1}}, InOrder: true, Stamped: true}
+}
+
+// Reserve asks for n permits that can be used after some time at most, and be given back. Nobody gets a decision.
+func Reserve(n int64, ahead time.Duration) Request {
+	return Request{Runs: []Run{{N: n, Count: 1}}, InOrder: true, Stamped: true, Ahead: ahead}
+}
+
+// UpTo asks for as many of n permits as are available: for a log by one entry, which the script makes smaller, else one
+// by one, which costs the script no more.
+func UpTo(n int64, log bool) Request {
+	if log {
+		return Request{Runs: []Run{{N: n, Count: 1}}, Partial: true}
+	}
+	return Request{Runs: []Run{{N: 1, Count: n}}}
 }
 
 // Run is a number of consecutive requests for the same number of permits. A script gets each run
@@ -145,17 +187,17 @@ type Run struct {
 }
 
 // AddRun adds requests to the runs.
-func (a *Ask) AddRun(n, count int64) { a.Add(Run{N: n, Count: count}) }
+func (r *Request) AddRun(n, count int64) { r.Add(Run{N: n, Count: count}) }
 
 // Add adds a run.
-func (a *Ask) Add(r Run) {
-	if last := len(a.Runs) - 1; last >= 0 && !r.Alone {
-		if like := a.Runs[last]; like.N == r.N && like.Within == r.Within && !like.Alone {
-			a.Runs[last].Count += r.Count
+func (r *Request) Add(run Run) {
+	if last := len(r.Runs) - 1; last >= 0 && !run.Alone {
+		if like := r.Runs[last]; like.N == run.N && like.Within == run.Within && !like.Alone {
+			r.Runs[last].Count += run.Count
 			return
 		}
 	}
-	a.Runs = append(a.Runs, r)
+	r.Runs = append(r.Runs, run)
 }
 
 // permits returns the permits of the requests that the script granted.
@@ -186,9 +228,6 @@ func (a *Ask) appendRuns(args []any) []any {
 	}
 	return args
 }
-
-// Settles reports whether a script gives charges back or books a debt.
-func (a *Ask) Settles() bool { return len(a.Back) > 0 || a.Debt > 0 }
 
 // readSettled reads what the script of a window has given back or booked.
 func (a *Ask) readSettled(r *replyReader, got *Answer) {

@@ -94,14 +94,14 @@ func (*slidingLog) LimitOf(last Snapshot) (Limit, bool) {
 }
 
 func (s *slidingLog) Encode(key string, a *Ask) scripts.Call {
-	a.Members = a.Members[:0]
+	a.members = a.members[:0]
 	if a.Debt > 0 {
 		a.Runs = append(a.Runs[:0], Run{N: a.Debt, Count: 1})
 	}
 	for _, r := range a.Runs {
 		for range r.Count {
 			if r.N > 0 {
-				a.Members = append(a.Members, newMember(r.N))
+				a.members = append(a.members, newMember(r.N))
 			}
 		}
 	}
@@ -121,12 +121,12 @@ func (s *slidingLog) Encode(key string, a *Ask) scripts.Call {
 	case len(a.Runs)+len(a.Back) == 0: // a probe
 		order = -2
 	}
-	args := make([]any, 0, 5+2*len(a.Back)+len(a.Members))
+	args := make([]any, 0, 5+2*len(a.Back)+len(a.members))
 	args = append(args, counted, order, a.Ahead.Microseconds(), Flag(a.perClient), len(a.Back))
 	for _, charged := range a.Back {
 		args = append(args, charged.Entry, charged.stay)
 	}
-	for _, m := range a.Members {
+	for _, m := range a.members {
 		args = append(args, m)
 	}
 	return scripts.RateLog.Call(s.keys(key, a.perClient), args...)
@@ -146,29 +146,29 @@ func (*slidingLog) Decode(a *Ask, reply []int64, at Reading) (Answer, error) {
 	s := readLog(&r)
 	s.perClient = a.perClient
 	got := Answer{Snapshot: s, TakenBack: r.next(0, int64(len(a.Back))) > 0}
-	answers := make([]int64, len(a.Members))
+	answers := make([]int64, len(a.members))
 	for i := range answers {
 		answers[i] = r.next(-exact, exact)
 	}
 	if a.Partial || a.Debt > 0 {
 		n := r.next(1, a.Runs[0].N)
-		a.Runs[0].N, a.Members[0] = n, resized(a.Members[0], n)
+		a.Runs[0].N, a.members[0] = n, resized(a.members[0], n)
 	}
 	if err := r.end(); err != nil {
 		return Answer{}, err
 	}
 	if last := a.lastCount(); last != nil && last.rate == s.rate {
 		s.counted = last.counted
-	} else if len(a.Members) > 0 { // a look writes nothing, so the next call counts too
+	} else if len(a.members) > 0 { // a look writes nothing, so the next call counts too
 		s.counted = at.Got
 	}
 	left := s.left // here: what was left before
-	for i, m := range a.Members {
+	for i, m := range a.members {
 		if answers[i] >= 0 {
 			left += EntrySize(m)
 		}
 	}
-	members := a.Members
+	members := a.members
 	for _, r := range a.Runs {
 		granted := int64(0)
 		for range r.Count {

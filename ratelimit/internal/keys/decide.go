@@ -155,7 +155,7 @@ func (s *State) DecideToSettle(ctx context.Context, n int64) (algo.Decision, []a
 			return r, nil, err
 		}
 	}
-	return s.decideInRedis(ctx, algo.Ask{Stamped: true, InOrder: true}, n)
+	return s.decideInRedis(ctx, n)
 }
 
 // decideByPolicy has the policy decide on a request that Redis did not answer because of err.
@@ -167,11 +167,9 @@ func (s *State) decideByPolicy(n int64, err error) (algo.Decision, []algo.Span, 
 }
 
 // decideInRedis sends a script for one request for n permits, which no other request shares.
-func (s *State) decideInRedis(ctx context.Context, a algo.Ask, n int64) (algo.Decision, []algo.Span, error) {
+func (s *State) decideInRedis(ctx context.Context, n int64) (algo.Decision, []algo.Span, error) {
 	began := conventions.Now()
-	a.Callers = 1
-	a.AddRun(n, 1)
-	j, err := s.ask(ctx, a, a.Stamped)
+	j, err := s.ask(ctx, algo.ToSettle(n), algo.Settlement{}, true)
 	if err == nil {
 		r, err := told(&j.Got.Decisions[0])
 		return r, j.Got.Spans, err

@@ -156,9 +156,7 @@ func (j *Job) gatherLocked(refused error) bool {
 			s.line.failed(s.line.retryAt)
 			return false
 		}
-		last := j.Last
-		j.Ask = s.line.Look(now)
-		j.Last = last
+		j.Request, j.Settlement = s.line.Look(now)
 		return true
 	case jobCaller:
 		return refused == nil && !j.left
@@ -434,8 +432,8 @@ func (s *State) noteLocked(found algo.Snapshot, at algo.Reading) {
 
 // ask sends a job for one caller, and returns when it is decided or ctx ends. If returns is true, permits that
 // are granted after that are given back.
-func (s *State) ask(ctx context.Context, a algo.Ask, returns bool) (*Job, error) {
-	j, err := s.NewCallerJob(ctx, s.Keys.Now(), a, returns)
+func (s *State) ask(ctx context.Context, r algo.Request, change algo.Settlement, returns bool) (*Job, error) {
+	j, err := s.NewCallerJob(ctx, s.Keys.Now(), r, change, returns)
 	if err != nil {
 		return nil, err
 	}
@@ -444,18 +442,16 @@ func (s *State) ask(ctx context.Context, a algo.Ask, returns bool) (*Job, error)
 }
 
 // NewCallerJob returns a job for one caller, who came at since, and must send it and wait for it.
-func (s *State) NewCallerJob(ctx context.Context, since time.Duration, a algo.Ask, returns bool) (*Job, error) {
+func (s *State) NewCallerJob(
+	ctx context.Context, since time.Duration, r algo.Request, change algo.Settlement, returns bool,
+) (*Job, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	j := s.newJobLocked(jobCaller, since)
 	if j == nil {
 		return nil, ErrClosed
 	}
-	last, runs := j.Last, j.Runs
-	j.Ask = a
-	if j.Last = last; a.Runs == nil {
-		j.Runs = runs
-	}
+	j.Request, j.Settlement = r, change
 	j.done, j.values, j.returns = make(chan struct{}), ctx, returns
 	return j, nil
 }

@@ -294,8 +294,8 @@ func (l *Line) uncovered(yield func(*Waiter, int64) bool) {
 	}
 }
 
-// Look records that a script is sent, and returns its requests.
-func (l *Line) Look(now time.Duration) (a algo.Ask) {
+// Look records that a script is sent, and returns what it asks for.
+func (l *Line) Look(now time.Duration) (a algo.Request, back algo.Settlement) {
 	if l.contended {
 		l.paidUntil = max(l.paidUntil, now) + lookPeriod
 	}
@@ -306,7 +306,7 @@ func (l *Line) Look(now time.Duration) (a algo.Ask) {
 		a.Holds = l.Charged.N > 0
 	}
 	l.changed = false
-	a.Back, l.Charged.back, l.trimmed, l.alone = l.Charged.back, nil, Never, l.alone[:0]
+	back.Back, l.Charged.back, l.trimmed, l.alone = l.Charged.back, nil, Never, l.alone[:0]
 	unit, most, n := int64(1), int64(maxLooked), int64(0)
 	switch {
 	case l.Charged.reserves():
@@ -340,7 +340,7 @@ func (l *Line) Look(now time.Duration) (a algo.Ask) {
 		}
 	}
 	l.looking, l.lookedAt, l.used, l.lost = true, now, 0, l.Charged.lost
-	return a
+	return a, back
 }
 
 // Looked records the answer to a look.

@@ -41,7 +41,7 @@ func (s *State) FreedAll() {
 
 // ReserveInRedis makes a reservation in Redis.
 func (s *State) ReserveInRedis(ctx context.Context, n int64, ahead time.Duration) (*algo.Span, error) {
-	j, err := s.ask(ctx, algo.Ask{Runs: []algo.Run{{N: n, Count: 1}}, InOrder: true, Stamped: true, Ahead: ahead}, true)
+	j, err := s.ask(ctx, algo.Reserve(n, ahead), algo.Settlement{}, true)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func (s *State) TakeBack(ctx context.Context, spans []algo.Span) (bool, error) {
 	if len(spans) == 0 {
 		return false, nil
 	}
-	j, err := s.ask(ctx, algo.Ask{Back: spans}, false)
+	j, err := s.ask(ctx, algo.Request{}, algo.Settlement{Back: spans}, false)
 	switch {
 	case errors.Is(err, ErrNotSet):
 		return false, nil

@@ -39,7 +39,7 @@ func (s *State) grantUpTo(ctx context.Context, n int64) (algo.Decision, error) {
 		}
 	}
 	began := conventions.Now()
-	j, err := s.ask(ctx, s.partly(n), false)
+	j, err := s.ask(ctx, algo.UpTo(n, s.Algorithm.Traits().Entries), algo.Settlement{}, false)
 	if err == nil {
 		return s.partOf(j), nil
 	}
@@ -49,18 +49,7 @@ func (s *State) grantUpTo(ctx context.Context, n int64) (algo.Decision, error) {
 	return s.upToByPolicy(n, err)
 }
 
-// partly asks for as many of n permits as are available: for a log by one entry, which the script makes
-// smaller, else one by one, which costs the script no more.
-func (s *State) partly(n int64) (a algo.Ask) {
-	if a.Partial = s.Algorithm.Traits().Entries; a.Partial {
-		a.AddRun(n, 1)
-	} else {
-		a.AddRun(1, n)
-	}
-	return a
-}
-
-// partOf returns the decision on what partly has asked for.
+// partOf returns the decision on as many permits as are available.
 func (s *State) partOf(j *Job) algo.Decision {
 	r := j.Got.Snapshot.State()
 	r.Granted = j.Got.Granted[0] * j.Runs[0].N
