@@ -179,11 +179,22 @@ func (s *gcraSnapshot) charge(n int64) {
 }
 
 func (s *gcraSnapshot) result(n int64, passed time.Duration) Decision {
-	p, now := s.gcra.params, s.now+(passed+time.Microsecond-1).Microseconds()
+	now := s.after(passed)
+	return s.resultAt(now, s.gcra.params.Delay(s.tat, now, n))
+}
+
+// after returns the server's time when the given time has passed since the script, rounded up.
+func (s *gcraSnapshot) after(passed time.Duration) int64 {
+	return s.now + (passed + time.Microsecond - 1).Microseconds()
+}
+
+// resultAt returns the result at an instant for a request that can be granted after a delay.
+func (s *gcraSnapshot) resultAt(now int64, delay time.Duration) Decision {
+	p := &s.gcra.params
 	r := Decision{
 		Limit:      s.gcra.limit.Burst,
 		Remaining:  p.Remaining(s.tat, now),
-		RetryAfter: p.Delay(s.tat, now, n),
+		RetryAfter: delay,
 		ResetAfter: p.Reset(s.tat, now),
 	}
 	if s.pieces > 0 {
@@ -195,11 +206,12 @@ func (s *gcraSnapshot) result(n int64, passed time.Duration) Decision {
 
 // CachedDenial holds for any request: other processes can only have moved tat further.
 func (s *gcraSnapshot) CachedDenial(n int64, passed time.Duration) (Decision, bool) {
-	now := s.now + (passed + time.Microsecond - 1).Microseconds()
-	if s.gcra.params.Delay(s.tat, now, n) == 0 {
+	now := s.after(passed)
+	delay := s.gcra.params.Delay(s.tat, now, n)
+	if delay == 0 {
 		return Decision{}, false
 	}
-	r := s.result(n, passed)
+	r := s.resultAt(now, delay)
 	r.RetryAfter = max(r.RetryAfter, s.behind(n)-passed)
 	return r, true
 }
