@@ -76,7 +76,7 @@ type SimWaiter struct {
 // Execute executes a call at an instant in us.
 type Execute func(call scripts.Call, micros int64) []int64
 
-// NewLineSim returns a simulation of some processes; which is "gcra", for which a server executes the script, "window" or
+// NewLineSim returns a simulation of some processes; which is "gcra" or "sliding", for which a server executes the script, "window" or
 // "log".
 func NewLineSim(which string, l Limit, processes int, seed uint64, execute Execute) *LineSim {
 	s := &LineSim{rng: rand.New(rand.NewPCG(seed, 7)), Tick: time.Millisecond}
@@ -88,6 +88,9 @@ func NewLineSim(which string, l Limit, processes int, seed uint64, execute Execu
 	case "stocked": // the control: what is charged is never too old
 		a = algo.Kinds[GCRA].New(algo.Limit(l))
 		a, s.server = stocked{a}, simScript{a, execute}
+	case "sliding":
+		a = algo.Kinds[SlidingWindow].New(algo.Limit(l))
+		s.server = simScript{a, execute}
 	case "window":
 		a = algo.Kinds[FixedWindow].New(algo.Limit(l))
 		s.server = &simWindow{Algorithm: a, limit: oracle.Limit(l)}

@@ -33,7 +33,11 @@ type storm struct {
 }
 
 func (s *storm) run() {
-	server, key := newVirtualServer(s.t, scripts.RateGCRA), redistest.Name(s.t)
+	script := scripts.RateGCRA
+	if s.kind == "sliding" {
+		script = scripts.RateSliding
+	}
+	server, key := newVirtualServer(s.t, script), redistest.Name(s.t)
 	sim := ratelimit.NewLineSim(s.kind, s.limit, s.processes, s.seed, func(call scripts.Call, micros int64) []int64 {
 		call.Keys = []string{key}
 		return server.execute(call, micros)
@@ -92,7 +96,7 @@ func (s *storm) bound() oracle.Bound {
 	switch s.kind {
 	case "log":
 		return limit.LogBound()
-	case "window":
+	case "window", "sliding":
 		return limit.WindowsBound()
 	}
 	return limit.BucketBound()
@@ -193,6 +197,29 @@ func TestLine_DoesNotCountOnPermitsOfAWindowThatHasEnded(t *testing.T) {
 	limit := ratelimit.Limit{Rate: 2, Per: 2 * time.Second, Burst: 2}
 	for now, want := range map[time.Duration]int64{time.Second: 1, 1999 * time.Millisecond: 1, 2004 * time.Millisecond: 2} {
 		require.Equal(t, want, ratelimit.MissingInSlidingWindow(limit, 2, 1, 1999*time.Millisecond, now), now)
+	}
+}
+
+// Permits of a sliding window come back one by one, and cannot be reserved. The processes that wait take turns: none looks
+// for each of them.
+func TestLine_APermitCostsNoLookOfEachProcess(t *testing.T) {
+	t.Parallel()
+	for _, processes := range []int{4, 16, 64} {
+		t.Run(fmt.Sprint(processes), func(t *testing.T) {
+			t.Parallel()
+			s := storm{
+				t: t, kind: "sliding", limit: ratelimit.PerSecond(100), processes: processes, each: 1, most: 1,
+				up: time.Millisecond / 10, down: time.Millisecond / 10, lasts: 10 * time.Second, seed: 1,
+			}
+			s.run()
+			scripts := float64(s.scripts) / float64(s.granted())
+			use := float64(s.granted()) / s.demand()
+			t.Logf("%.1f scripts a permit, %.3f of the rate", scripts, use)
+			require.LessOrEqual(t, scripts, 2+float64(processes)/5)
+			require.GreaterOrEqual(t, scripts, 1.0)
+			require.GreaterOrEqual(t, use, 0.97)
+			require.LessOrEqual(t, oracle.ExcessWithin(300*time.Millisecond, s.grants, s.bound()), 0.0)
+		})
 	}
 }
 

@@ -88,6 +88,7 @@ type Line struct {
 	left      bool          // a waiter has left since places were counted
 	again     bool          // the last look failed, and may not be sent again as it was
 	pause     time.Duration // until the next look if it reserved nothing
+	turns     turns
 	denied    bool          // the last look reserved nothing for those that have no place
 	changed   bool          // the next look comes soon
 	trimmed   time.Duration // when permits that no waiter needs were first to be given back; never if there are none
@@ -253,10 +254,13 @@ func (l *Line) lookAt(now time.Duration, k *Knowledge) time.Duration {
 	at := now
 	switch {
 	case l.Charged.atOnce():
-		at = min(now+k.Wait(missing, now-k.Took), l.lookedAt+lookEvery) // Redis may have read its clock that late
+		at = now + l.turns.wait(k, missing, now-k.Took) // Redis may have read its clock that late
 	case len(l.Charged.back) == 0: // the permits given back may suffice for the waiters
 		lead := 2*l.took + 3*time.Millisecond + rand.N(5*time.Millisecond) // random, so that processes take turns
-		at = min(now+k.Wait(missing, now)-lead, l.lookedAt+lookEvery)
+		at = now + l.turns.wait(k, missing, now) - lead
+	}
+	if often := l.lookedAt + lookEvery; at > often {
+		at, l.turns.aims = often, false
 	}
 	if l.contended {
 		at = max(at, l.paidUntil-(earlyLooks-1)*lookPeriod)
@@ -362,6 +366,7 @@ func (l *Line) Looked(a *algo.Ask, got algo.Answer, at algo.Reading) {
 		}
 		alone = alone[1:]
 	}
+	l.turns.looked(asked && len(got.Spans) == 0)
 	l.denied, l.pause = asked && len(got.Spans) == 0, lookEvery/2+rand.N(lookEvery/2) // processes take turns
 	if last := len(got.Spans) - 1; last >= 0 {
 		l.contended = l.contended || l.Charged.usable(got.Spans[last]) > at.Got
