@@ -57,7 +57,6 @@ type All struct {
 	parts  *keys.All
 	of     []Part
 	one    bool   // there is one part, which behaves as if it were asked for alone
-	most   int64  // requests that can ever be granted at once
 	name   string // the names of the parts, for hooks
 	shadow bool   // all parts have WithShadow
 	err    error
@@ -89,7 +88,7 @@ func (c *Client) All(parts ...Part) *All {
 	default:
 		a.state, a.algo = keys.ID{Options: keys.Options{Algorithm: allAlgorithm}, Key: identity(combined)}, combined
 	}
-	a.parts, a.most, a.shadow = combined, combined.Most(), parts[0].limiter.shadow
+	a.parts, a.shadow = combined, parts[0].limiter.shadow
 	return a
 }
 
@@ -105,21 +104,30 @@ func (a *All) use(ctx context.Context, operation string, n int64) (*keys.State, 
 	case n < 0:
 		return nil, argument.Error("n", n, "must not be negative")
 	}
-	if n > a.most {
-		err := fmt.Errorf("%w: %d at once", ErrExceedsLimit, n)
-		return nil, keys.CallError(operation, a.algo.Label(a.state.Key), err)
+	for i, p := range a.parts.Parts {
+		if n > p.Limit.Burst/p.Cost {
+			err := fmt.Errorf("%w: %d times %d of %s, %v", ErrExceedsLimit, n, p.Cost, a.parts.Keys[i], a.of[i].Limit())
+			return nil, keys.CallError(operation, a.algo.Label(a.state.Key), err)
+		}
 	}
 	return a.client.core.Use(a.state, a.algo), nil
 }
 
-// whole returns the result of a single part as the result of an All.
+// whole returns the result of a call as the result of an All, whose parts say which they are.
 func (a *All) whole(r Result, err error) (Result, error) {
 	if a.one && err == nil {
 		part := r
 		part.Reservation = nil
 		r.Parts = []Result{part}
 	}
+	a.nameParts(&r)
 	return r, err
+}
+
+func (a *All) nameParts(r *Result) {
+	for i := range r.Parts {
+		r.Parts[i].Name, r.Parts[i].Key = a.of[i].Name(), a.of[i].key
+	}
 }
 
 // Allow is AllowN of one request.

@@ -191,7 +191,7 @@ func (k *Limiter) AllowUpTo(ctx context.Context, key string, n int64) (Result, e
 	began := k.client.start()
 	s, err := k.use(ctx, "allow up to", key, n)
 	if err != nil {
-		return Result{}, err
+		return Result{}, k.refused(ctx, k.subject(key, wanted, nil), err)
 	}
 	defer s.Release()
 	r, err := result(s.UpTo(ctx, n))

@@ -53,6 +53,8 @@ type Result struct {
 	// Parts has, for Client.All, the decision of each part, in order. The parts that are not Allowed denied the
 	// request; those that have WouldDeny would have. It is nil for other calls.
 	Parts []Result
+	// Name and Key identify a part in Parts: the prefix of its Limiter, and its key as given. They are empty elsewhere.
+	Name, Key string
 	// Reservation settles the permits that TryReserve has taken, when their cost is known. It is nil for a denial, for
 	// a decision of the policy, and for other calls.
 	Reservation *Reservation

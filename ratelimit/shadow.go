@@ -75,7 +75,8 @@ func (a *All) pass(ctx context.Context, n int64, r Result, err error) (Result, e
 		return r, err
 	}
 	if r.Parts = slices.Clone(r.Parts); undecided { // a clone, because a hook may have kept the decision
-		r.Parts = make([]Result, len(a.parts.IDs))
+		r.Parts = make([]Result, len(a.of))
+		a.nameParts(&r)
 	}
 	for i := range r.Parts {
 		r.Parts[i].Allowed, r.Parts[i].WouldDeny = true, !r.Parts[i].Allowed

@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/histogram"
 	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
@@ -97,7 +96,7 @@ func (c *Client) start() time.Duration {
 
 // report counts a call that was decided without waiting, and calls the hook.
 func (c *Client) report(ctx context.Context, of subject, r *Result, err error, began time.Duration) {
-	if of.n == 0 || err != nil && (errors.Is(err, ErrClosed) || errors.Is(err, cogwheel.ErrInvalid)) {
+	if of.n == 0 || ctx == nil {
 		return
 	}
 	c.count(ctx, of, r, err)

@@ -278,7 +278,7 @@ func (l *StoredLimiter) AllowUpTo(ctx context.Context, n int64) (Result, error) 
 	began := l.client.start()
 	s, err := l.use(ctx, "allow up to", n)
 	if err != nil {
-		return Result{}, err
+		return Result{}, l.refused(ctx, l.subject(n, nil), err)
 	}
 	defer s.Release()
 	r, err := result(s.UpTo(ctx, n))
