@@ -51,15 +51,16 @@ func (p Part) Name() string {
 // permits of all limits or of none. An All is a small value: the Client keeps nothing for it, so it may be made
 // for each request. It is safe for concurrent use.
 type All struct {
-	client *Client
-	state  keys.ID
-	algo   algo.Algorithm
-	parts  *keys.All
-	of     []Part
-	one    bool   // there is one part, which behaves as if it were asked for alone
-	name   string // the names of the parts, for hooks
-	shadow bool   // all parts have WithShadow
-	err    error
+	client  *Client
+	state   keys.ID
+	algo    algo.Algorithm
+	parts   *keys.All
+	of      []Part
+	one     bool   // there is one part, which behaves as if it were asked for alone
+	name    string // the names of the parts, for hooks
+	shadow  bool   // all parts have WithShadow
+	blocked bool   // some part has a limit of 0
+	err     error
 }
 
 // maxParts is the maximum number of limits that are decided together.
@@ -89,20 +90,47 @@ func (c *Client) All(parts ...Part) *All {
 		a.state, a.algo = keys.ID{Options: keys.Options{Algorithm: allAlgorithm}, Key: identity(combined)}, combined
 	}
 	a.parts, a.shadow = combined, parts[0].limiter.shadow
+	a.blocked = slices.ContainsFunc(parts, func(p Part) bool { return p.limiter.blocked() })
 	return a
 }
 
 // Err returns the *cogwheel.InvalidError of invalid parts, or nil.
 func (a *All) Err() error { return a.err }
 
-func (a *All) use(ctx context.Context, operation string, n int64) (*keys.State, error) {
+// invalid returns the error of an invalid argument, or nil.
+func (a *All) invalid(ctx context.Context, n int64) error {
 	switch {
 	case a.err != nil:
-		return nil, a.err
+		return a.err
 	case ctx == nil:
-		return nil, argument.Nil("context")
+		return argument.Nil("context")
 	case n < 0:
-		return nil, argument.Error("n", n, "must not be negative")
+		return argument.Error("n", n, "must not be negative")
+	}
+	return nil
+}
+
+// decline denies n requests because some part has a limit of 0. The others are not asked.
+func (a *All) decline(ctx context.Context, operation string, n int64) (Result, error) {
+	err := a.invalid(ctx, n)
+	if err == nil {
+		if err = a.client.refusal(ctx); err != nil {
+			err = keys.CallError(operation, a.algo.Label(a.state.Key), err)
+		}
+	}
+	allowed := n == 0 && operation != opPeek
+	r := declined(allowed, err)
+	for _, p := range a.of {
+		r.Parts = append(r.Parts, declined(allowed || !p.limiter.blocked(), err))
+	}
+	a.nameParts(&r)
+	a.client.report(ctx, a.subject(n, nil), &r, err, a.client.start())
+	return a.pass(ctx, n, r, err)
+}
+
+func (a *All) use(ctx context.Context, operation string, n int64) (*keys.State, error) {
+	if err := a.invalid(ctx, n); err != nil {
+		return nil, err
 	}
 	for i, p := range a.parts.Parts {
 		if n > p.Limit.Burst/p.Cost {
@@ -171,6 +199,9 @@ func (a *All) charges(n int64) []charge {
 func (a *All) allow(
 	ctx context.Context, operation string, n int64, ask func(*keys.State) (Result, error),
 ) (Result, error) {
+	if a.blocked {
+		return a.decline(ctx, operation, n)
+	}
 	began := a.client.start()
 	s, err := a.use(ctx, operation, n)
 	if err != nil {
@@ -208,7 +239,10 @@ func namesOf(parts []Part) string {
 
 // Peek is Limiter.Peek for all parts: it returns the decision of Redis on one request, and takes nothing.
 func (a *All) Peek(ctx context.Context) (Result, error) {
-	s, err := a.use(ctx, "peek", 0)
+	if a.blocked {
+		return a.decline(ctx, opPeek, 0)
+	}
+	s, err := a.use(ctx, opPeek, 0)
 	if err != nil {
 		return Result{}, err
 	}

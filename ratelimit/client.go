@@ -82,6 +82,17 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 // now returns the time by the clock of the Client.
 func (c *Client) now() time.Duration { return c.core.Now() }
 
+// refusal returns the error of a call that does not begin, or nil.
+func (c *Client) refusal(ctx context.Context) error {
+	switch {
+	case ctx.Err() != nil:
+		return conventions.Cause(ctx)
+	case c.gate.Closed():
+		return ErrClosed
+	}
+	return nil
+}
+
 // Close ends waiting calls with ErrClosed and blocks until no call of the Client is in flight, or until ctx
 // ends. If ctx ends first, Close returns its error. Waits have ended then too, and calls in flight end by the
 // ReadTimeout of rdb, or, if they wait for a connection, by DialerRetries times its DialTimeout. Every later

@@ -12,11 +12,18 @@ const (
 	MaxPer  = 10 * 365 * 24 * time.Hour // longest period
 )
 
+// Never is Result.RetryAfter for a limit of 0 permits.
+const Never time.Duration = math.MaxInt64
+
 // Limit is a rate: Rate permits in each Per, of which up to Burst may be used at once. Make it with PerSecond,
 // PerMinute, PerHour, PerDay or Per, or as a literal. The whole burst must refill within 100 years. A Limit is
 // a comparable value.
+//
+// A Limiter with a Rate of 0, such as PerDay(0), denies every request, for example those of a blocked tenant: without
+// asking Redis or a policy, with RetryAfter Never, and counted as any denial. Wait and Reserve fail with
+// ErrExceedsLimit. The zero Limit is invalid, so that a row missing in a table neither blocks nor admits silently.
 type Limit struct {
-	Rate  int64         // permits in each Per, 1 to MaxRate
+	Rate  int64         // permits in each Per, 1 to MaxRate; for a Limiter also 0
 	Per   time.Duration // 1 µs to MaxPer; whole milliseconds, except with GCRA
 	Burst int64         // usable at once, 1 to MaxRate; 0 stands for Rate; 0 or Rate, except with GCRA
 }

@@ -55,6 +55,12 @@ func (k *Limiter) check(err error) {
 func (k *Limiter) setLimit(limit Limit) {
 	limit = limit.whole()
 	k.options.Limit = algo.Limit(limit)
+	switch {
+	case limit == Limit{}:
+		k.check(argument.Error("limit", "Limit{}", "has no rate: PerDay(0) would deny every request"))
+	case limit.Rate == 0 && limit.Burst == 0:
+		limit.Rate, limit.Burst = 1, 1 // for the algorithm, which is never asked to decide
+	}
 	algorithm := &algo.Kinds[k.options.Algorithm]
 	k.check(algorithm.Validate(algo.Limit(limit)))
 	if k.err == nil {
@@ -73,15 +79,52 @@ func (k *Limiter) id(key string) keys.ID {
 	return keys.ID{Options: k.options, Key: redisKey(k.prefix, k.options.HashTag, key, Algorithm(k.options.Algorithm))}
 }
 
-// use returns the state of a key after checking what is asked of it.
-func (k *Limiter) use(ctx context.Context, operation, key string, n int64) (*keys.State, error) {
+// invalid returns the error of an invalid argument, or nil.
+func (k *Limiter) invalid(ctx context.Context, n int64) error {
 	switch {
 	case k.err != nil:
-		return nil, k.err
+		return k.err
 	case ctx == nil:
-		return nil, argument.Nil("context")
+		return argument.Nil("context")
 	case n < 0:
-		return nil, argument.Error("n", n, "must not be negative")
+		return argument.Error("n", n, "must not be negative")
+	}
+	return nil
+}
+
+// blocked reports whether the limit is 0. Then decline decides; the others fail, because any n is above the burst.
+func (k *Limiter) blocked() bool { return k.options.Limit.Rate == 0 }
+
+// decline denies a request for n permits of a limit of 0. No permits are granted, unless the call is Peek.
+func (k *Limiter) decline(ctx context.Context, operation, key string, n int64) (Result, error) {
+	err := k.invalid(ctx, n)
+	if err == nil {
+		if err = k.client.refusal(ctx); err != nil {
+			err = keys.CallError(operation, k.RedisKey(key), err)
+		}
+	}
+	r := declined(n == 0 && operation != opPeek, err)
+	k.client.report(ctx, k.subject(key, n, nil), &r, err, k.client.start())
+	return k.pass(ctx, n, r, err)
+}
+
+// declined returns the result of a limit of 0 for a call with an error.
+func declined(allowed bool, err error) Result {
+	switch {
+	case err != nil:
+		return Result{}
+	case allowed:
+		return Result{Allowed: true, Source: SourceLocal}
+	}
+	return Result{RetryAfter: Never, Source: SourceLocal}
+}
+
+const opPeek = "peek"
+
+// use returns the state of a key after checking what is asked of it.
+func (k *Limiter) use(ctx context.Context, operation, key string, n int64) (*keys.State, error) {
+	if err := k.invalid(ctx, n); err != nil {
+		return nil, err
 	}
 	if n > k.options.Limit.Burst {
 		err := fmt.Errorf("%w: %d of %v", ErrExceedsLimit, n, k.Limit())
@@ -113,6 +156,9 @@ func (k *Limiter) Allow(ctx context.Context, key string) (Result, error) {
 // ErrMisconfigured if Redis refuses this client, ErrWrongKind and ErrClosed. A script is sent
 // again, once, if its connection fails while Redis is well: then the permits may be taken twice.
 func (k *Limiter) AllowN(ctx context.Context, key string, n int64) (Result, error) {
+	if k.blocked() {
+		return k.decline(ctx, "allow", key, n)
+	}
 	began := k.client.start()
 	s, err := k.use(ctx, "allow", key, n)
 	if err != nil {
@@ -186,6 +232,9 @@ func (k *Limiter) With(limit Limit) *Limiter {
 //
 // Under WithShadow, Granted is n. WouldDeny is true if fewer were available; these were taken.
 func (k *Limiter) AllowUpTo(ctx context.Context, key string, n int64) (Result, error) {
+	if k.blocked() {
+		return k.decline(ctx, "allow up to", key, n)
+	}
 	wanted := n
 	n = min(n, k.options.Limit.Burst)
 	began := k.client.start()
@@ -203,7 +252,10 @@ func (k *Limiter) AllowUpTo(ctx context.Context, key string, n int64) (Result, e
 // answers from memory. For blocking, the policy and errors see AllowN. Under WithShadow, Allowed is true and
 // WouldDeny tells what Redis answered, as for Allow.
 func (k *Limiter) Peek(ctx context.Context, key string) (Result, error) {
-	s, err := k.use(ctx, "peek", key, 0)
+	if k.blocked() {
+		return k.decline(ctx, opPeek, key, 0)
+	}
+	s, err := k.use(ctx, opPeek, key, 0)
 	if err != nil {
 		return Result{}, err
 	}
@@ -320,6 +372,9 @@ func (k *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservatio
 // It does not use permits that were charged for waiters who have left; AllowN does. If ctx ends first, the Client tries
 // to give the permits back in the background.
 func (k *Limiter) TryReserve(ctx context.Context, key string, n int64) (Result, error) {
+	if k.blocked() {
+		return k.decline(ctx, "reserve", key, n)
+	}
 	began := k.client.start()
 	s, err := k.use(ctx, "reserve", key, n)
 	if err != nil {

@@ -277,6 +277,9 @@ func (s *Server) deny(ctx context.Context, method string, r ratelimit.Result) er
 		return status.Error(codes.ResourceExhausted, "request exceeds the rate limit")
 	}
 	denial := status.New(codes.ResourceExhausted, "rate limit exceeded")
+	if r.RetryAfter == ratelimit.Never {
+		return denial.Err()
+	}
 	if with, err := denial.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(r.RetryAfter)}); err == nil {
 		denial = with
 	}
@@ -284,7 +287,7 @@ func (s *Server) deny(ctx context.Context, method string, r ratelimit.Result) er
 }
 
 // RetryAfter returns the delay of a denial's RetryInfo, and true. It returns false for any other error, and
-// for a denial without RetryInfo, such as one of a cost above the burst.
+// for a denial without RetryInfo, such as one of a cost above the burst or of a limit of 0.
 func RetryAfter(err error) (time.Duration, bool) {
 	s, ok := status.FromError(err)
 	if !ok || s.Code() != codes.ResourceExhausted {
@@ -306,7 +309,7 @@ func fields(r ratelimit.Result) metadata.MD {
 		md.Set("x-ratelimit-remaining", strconv.FormatInt(r.Remaining, 10))
 		md.Set("x-ratelimit-reset", seconds(r.ResetAfter))
 	}
-	if !r.Allowed {
+	if !r.Allowed && r.RetryAfter < ratelimit.Never {
 		md.Set("retry-after", seconds(max(r.RetryAfter, time.Second)))
 	}
 	if r.WouldDeny {

@@ -117,6 +117,12 @@ func TestServer_ATenantWhosePlanChanges(t *testing.T) {
 	plan = ratelimit.PerDay(100)
 	require.Equal(t, codes.OK, call("ada"), "the denial was one of the other plan")
 	require.Equal(t, []string{"100"}, header["x-ratelimit-limit"])
+	plan = ratelimit.PerDay(0) // blocked
+	require.Equal(t, codes.ResourceExhausted, call("ada"))
+	require.Empty(t, header["retry-after"])
+	_, err := client.Check(as(t, "ada"), check)
+	_, ok := grpclimit.RetryAfter(err)
+	require.False(t, ok)
 	plan = ratelimit.Limit{Rate: 1}
 	require.Equal(t, codes.Unavailable, call("ada"), "a limit without a period")
 	require.Equal(t, codes.OK, call("bob"), "the limit of the Limiter")
@@ -124,7 +130,7 @@ func TestServer_ATenantWhosePlanChanges(t *testing.T) {
 	for range 3 {
 		require.Equal(t, codes.OK, call("exempt"))
 	}
-	require.Equal(t, 11, lookups, "one for each call")
+	require.Equal(t, 13, lookups, "one for each call")
 }
 
 func TestServer_SeveralLimits(t *testing.T) {

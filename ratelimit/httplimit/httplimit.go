@@ -79,7 +79,7 @@ type config struct {
 }
 
 // Fields selects the header fields that tell clients about the limit. Retry-After does not depend on it: each
-// denial has it, except for a cost above the burst.
+// denial has it, except for a cost above the burst, and for a limit of 0, which sends no fields.
 //
 // The permits left are not known for a cost of 0, for a cost above the burst, and if the policy of the client decides.
 // Then RateLimit-Policy is sent alone, if it is selected. The same holds for a limit with ratelimit.WithShadow that
@@ -175,7 +175,7 @@ const statusClientClosedRequest = 499
 
 // New returns middleware that limits requests by one limit for every key. Like the options, New panics with a
 // *cogwheel.InvalidError: if an argument is nil, if the limiter has an invalid argument, or if its limit has no
-// rate or period.
+// period.
 func New(l Limiter, key KeyFunc, opts ...Option) Middleware {
 	if l == nil {
 		panic(argument.Nil("limiter"))
@@ -301,8 +301,8 @@ func checkLimiter(l Limiter) {
 	if made, ok := l.(interface{ Err() error }); ok && made.Err() != nil {
 		panic(made.Err())
 	}
-	if limit := l.Limit(); limit.Rate < 1 || limit.Per <= 0 || limit.Burst < 0 {
-		panic(argument.Error("limit", limit, "must have a rate and a period"))
+	if limit := l.Limit(); limit.Rate < 0 || limit.Per <= 0 || limit.Burst < 0 {
+		panic(argument.Error("limit", limit, "must have a period"))
 	}
 }
 
@@ -357,7 +357,9 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 	m.tell(w, s, &result)
 	if !result.Allowed {
-		w.Header().Set("Retry-After", strconv.FormatInt(max(1, seconds(result.RetryAfter)), 10))
+		if result.RetryAfter < ratelimit.Never {
+			w.Header().Set("Retry-After", strconv.FormatInt(max(1, seconds(result.RetryAfter)), 10))
+		}
 		m.denied(w, r, result)
 		return
 	}

@@ -134,6 +134,32 @@ func TestMiddleware_ATenantWhosePlanChanges(t *testing.T) {
 }
 
 // A router that has no http.Handler to call next asks for the decision alone, and gets the response of a denial.
+// A tenant whose limit is 0 gets status 429 without Retry-After, because there is no time to come back.
+func TestMiddleware_ABlockedTenant(t *testing.T) {
+	t.Parallel()
+	c, user := limits(t, redistest.Shared(t).Client(t)), redistest.Name(t)
+	blocked := c.Limiter("blocked", ratelimit.PerDay(0))
+	for what, m := range map[string]httplimit.Middleware{
+		"New": httplimit.New(blocked, byUser),
+		"NewPerKey": httplimit.NewPerKey(c.Limiter("tenant", ratelimit.PerDay(1)), func(r *http.Request) (string, ratelimit.Limit, bool) {
+			return user, ratelimit.PerHour(0), true
+		}),
+		"NewAll": httplimit.NewAll(c, func(*http.Request) []ratelimit.Part {
+			return []ratelimit.Part{blocked.Part(user), c.Limiter("service", ratelimit.PerMinute(9)).Part(user)}
+		}, httplimit.WithReservation()),
+	} {
+		res := get(m(ok), user)
+		require.Equal(t, http.StatusTooManyRequests, res.StatusCode, what)
+		require.Empty(t, res.Header.Values("Retry-After"), what)
+		want := map[string]string{}
+		if what == "NewAll" {
+			want["RateLimit-Policy"] = `"default-2";q=9;w=60`
+		}
+		require.Equal(t, want, fields(res), what)
+	}
+	require.EqualValues(t, 3, c.Stats().Denied)
+}
+
 func TestMiddleware_DecideIsTheMiddleware(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
