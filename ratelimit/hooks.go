@@ -24,8 +24,9 @@ type Event struct {
 	Key     string // for a Limiter, as given; clients may have chosen it, so do not use it as a label of a metric
 	N       int64  // permits of the request; for an All, requests
 
-	// Result is the decision. Its Parts have the names and keys of an All. For Failed, only its Source is set. For a wait or a reservation, only Allowed,
-	// Granted and Source are set, unless Shadow is set. For Denied, Allowed is false also if Shadow is set.
+	// Result is the decision. Its Parts have the names and keys of an All. For Failed, only its Source is set. For a
+	// wait or a reservation, only Allowed, Granted and Source are set, unless Shadow is set. For Denied, Allowed is
+	// false also if Shadow is set.
 	Result Result
 	// Shadow: the Limiter, or all parts of the All, have WithShadow, so the request passed whatever the decision was.
 	Shadow bool
@@ -40,9 +41,9 @@ type Event struct {
 // not use the Client.
 //
 // Each call of Allow, AllowUpTo, Reserve and Wait, and of their variants, for 1 or more permits ends in one
-// Allowed, Denied or Failed. Failed also has the calls that are refused with a *cogwheel.InvalidError, such as one of an
-// invalid limit, and those made after Close. Calls with a nil context and calls of Peek end in none. A wait that Close
-// ends is reported before Close returns nil.
+// Allowed, Denied or Failed. Failed also has the calls that are refused with a *cogwheel.InvalidError, such as those
+// of an invalid limit, and those made after Close. Calls with a nil context and calls of Peek end in none. A wait that
+// Close ends is reported before Close returns nil.
 //
 // For each node, Down and Up alternate. A panic of a hook on a goroutine of the Client is logged; on the
 // goroutine of a caller it goes on to the caller.

@@ -31,7 +31,8 @@ type Limiter struct {
 // Limiter returns a limiter for the keys under a prefix: 1 to 1024 bytes without braces. It does not talk to
 // Redis. The Client keeps nothing for a Limiter, so it may be made for a single call. Limiters that are made
 // with the same arguments share their counts and their scripts. Limiters with the same prefix and algorithm but
-// different limits share the used permits; see With. If an argument is invalid, Err and all methods return a
+// different limits share the used permits; see With. So two routes that are limited apart need two prefixes: with one,
+// the second route denies by what the first one has used. If an argument is invalid, Err and all methods return a
 // *cogwheel.InvalidError.
 func (c *Client) Limiter(prefix string, limit Limit, opts ...LimiterOption) *Limiter {
 	k := &Limiter{client: c, prefix: prefix}

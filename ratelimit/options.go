@@ -130,8 +130,9 @@ const (
 	// Burst of them may be used at once. In any time w it grants at most Burst + Rate*w/Per.
 	GCRA Algorithm = iota
 	// FixedWindow grants at most Rate in each window of length Per. A window begins with the first request
-	// after the previous window has ended, or exactly at that end if a caller waits for it. In a time of Per
-	// around the start of a window it may grant twice the rate.
+	// after the previous window has ended, or exactly at that end if a caller waits for it. It does not follow the
+	// calendar; docs/recipes.md has a quota for each day. In a time of Per around the start of a window it may grant
+	// twice the rate.
 	//
 	// A debt of Reservation.Settle is charged to the window, and the part for which the window has no room to the
 	// next one, up to Rate permits. Then nothing is granted until the next window begins, and charges of the window

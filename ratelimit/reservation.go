@@ -117,8 +117,8 @@ func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
 //
 // If less was used than was reserved, the others are given back, except those that have become available by themselves
 // meanwhile. If it is more, Redis charges the difference as a debt, for which later requests wait, as far as WithDebt
-// allows; beyond that the error is a *DebtError. Nothing can be given back after Limiter.Reset, StoredLimiter.Delete, or
-// a SetRate or UpdateRate without WithState.
+// allows; beyond that the error is a *DebtError. Nothing can be given back after Limiter.Reset, StoredLimiter.Delete,
+// or a SetRate or UpdateRate without WithState.
 //
 // Settle blocks for one round trip, at most until ctx ends or the time of WithTimeout has passed. Concurrent calls wait
 // for each other, each within its own time. A call sends a return once. A debt is sent again within that time if Redis
@@ -137,8 +137,8 @@ func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
 //
 // No policy decides. The errors are a *cogwheel.InvalidError for a nil ctx, a negative number, or more or fewer numbers
 // than there are limits, which settles nothing; a *DebtError; and errors that match ErrUnavailable, ErrMisconfigured,
-// ErrWrongKind, ErrClosed, the error of ctx, or, for the debt of a StoredLimiter without a limit, ErrNotSet. The context
-// of an HTTP or gRPC request may have ended by then: use context.WithoutCancel.
+// ErrWrongKind, ErrClosed, the error of ctx, or, for the debt of a StoredLimiter without a limit, ErrNotSet. The
+// context of an HTTP or gRPC request may have ended by then: use context.WithoutCancel.
 func (r *Reservation) Settle(ctx context.Context, used ...int64) error {
 	if ctx == nil {
 		return argument.Nil("context")
@@ -217,7 +217,9 @@ func (r *Reservation) unlock() { <-r.turn }
 
 // settleOnce sends a script for each charge that is not settled, and waits for the replies. A debt that was not
 // charged in full by each limit is a DebtError. again means that a debt was not answered.
-func (r *Reservation) settleOnce(ctx context.Context, began time.Duration, used []int64) (given, again bool, err error) {
+func (r *Reservation) settleOnce(
+	ctx context.Context, began time.Duration, used []int64,
+) (given, again bool, err error) {
 	if r.over {
 		return false, false, nil
 	}

@@ -13,7 +13,8 @@ const (
 	// SourceRedis is a decision of Redis.
 	SourceRedis Source = iota
 	// SourceLocal is a decision of this process: a denial, by an earlier answer of Redis that still holds,
-	// because callers of this process wait, or because the limit is 0; or a grant of permits that were charged for waiters who have left.
+	// because callers of this process wait, or because the limit is 0; or a grant of permits that were charged for
+	// waiters who have left.
 	SourceLocal
 	// SourceDegraded is a decision of the policy while Redis is down; see WithPolicy.
 	SourceDegraded
@@ -45,7 +46,8 @@ type Result struct {
 	Limit     int64 // permits that can be used at once
 	Remaining int64 // permits that can be used right after the decision
 	// RetryAfter is the time until the same request can be granted, if no other caller takes the permits first;
-	// 0 if it was granted, and Never if the limit is 0. With SlidingWindow it may be too short after a debt of Reservation.Settle.
+	// 0 if it was granted, and Never if the limit is 0. With SlidingWindow it may be too short after a debt of
+	// Reservation.Settle.
 	RetryAfter time.Duration
 	// ResetAfter is the time until the limiter is unused again, if no other request comes.
 	ResetAfter time.Duration
