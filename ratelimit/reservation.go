@@ -276,7 +276,7 @@ func (r *Reservation) debtError() error {
 	var e DebtError
 	for _, c := range r.charges {
 		if c.part.limiter != nil {
-			e.Parts = append(e.Parts, PartDebt{Name: c.part.Name(), Key: c.part.key, Booked: c.booked, Dropped: c.missing})
+			e.Parts = append(e.Parts, PartDebt{c.part.Name(), c.part.key, c.booked, c.missing})
 		}
 		if e.Dropped == 0 {
 			e.Booked, e.Dropped = c.booked, c.missing
