@@ -46,9 +46,7 @@ func list(ctx context.Context, t *tool) error {
 			listed = append(listed, report{name, found})
 		}
 	}
-	if !complete {
-		printf(t.note, "cogwheel: the list is not complete: there are more than %d keys; see --scan\n", t.scan)
-	}
+	t.noteIncomplete(complete)
 	switch {
 	case t.json:
 		return t.printJSON(listed)
@@ -63,6 +61,13 @@ func list(ctx context.Context, t *tool) error {
 		}
 	}
 	return w.Flush()
+}
+
+// noteIncomplete tells of keys that were not looked at.
+func (t *tool) noteIncomplete(complete bool) {
+	if !complete {
+		printf(t.note, "cogwheel: the list is not complete: there are more than %d keys; see --scan\n", t.scan)
+	}
 }
 
 // findWithin is find with a timeout of its own.
@@ -129,13 +134,17 @@ func (t *tool) candidates(ctx context.Context, pattern string) (names []string, 
 		}
 		return err
 	}
-	if cluster, ok := t.rdb.(*redis.ClusterClient); ok {
-		err = cluster.ForEachMaster(ctx, scan)
-	} else {
-		err = scan(ctx, t.rdb.(*redis.Client))
-	}
+	err = t.eachMaster(ctx, scan)
 	slices.Sort(names)
 	return slices.Compact(names), complete, err
+}
+
+// eachMaster calls scan for each server that has keys, at the same time.
+func (t *tool) eachMaster(ctx context.Context, scan func(context.Context, *redis.Client) error) error {
+	if cluster, ok := t.rdb.(*redis.ClusterClient); ok {
+		return cluster.ForEachMaster(ctx, scan)
+	}
+	return scan(ctx, t.rdb.(*redis.Client))
 }
 
 // scanKeys looks through the keys of a server for names. keep returns the names among the keys of a page.

@@ -45,7 +45,8 @@ Commands:
     list [PATTERN] lists the locks and permits that are held, and the queues with tasks, under names such as 'orders:*'
     inspect NAME   shows what exists under a name: which kind of object, its holders, waiters, permits, limit or tasks
     permits NAME   shows a semaphore: permits that are free and held, and until when
-    limit NAME     shows a rate limit: the limit and what is left of it
+    limit NAME     shows a rate limit: the limit and what is left of it; limit -h says how to list the keys of a
+                   Limiter that are nearest to their limit, and how to reset one
     tasks NAME     lists the tasks of a queue of package delay: claimed, pending and failed ones; tasks -h says how to
                    pause the queue, and how to retry or delete failed tasks
     unlock NAME    frees a lock whose holder is known to be dead
@@ -54,8 +55,8 @@ Commands:
     version        shows the version of this tool
     help           shows this text; cogwheel COMMAND -h shows the flags of a command
 
-list, inspect, permits, limit and tasks NAME change nothing in Redis. check and bench use keys of their own, which are
-gone when they end.
+list, inspect, permits, limit NAME, limit keys and tasks NAME change nothing in Redis. check and bench use keys of
+their own, which are gone when they end.
 
 The environment variable REDIS_URL says which Redis:
 
@@ -70,7 +71,7 @@ Exit status:
 
     0   done
     1   there is no such object, or the lock is not held (by that holder), or check found what makes calls fail
-    2   wrong usage, or unlock or tasks needs a flag or an answer that says what to do
+    2   wrong usage, or unlock, limit reset or tasks needs a flag or an answer that says what to do
     3   Redis did not answer, or refused the command
 `
 
@@ -110,10 +111,10 @@ type options struct {
 	json    bool
 	timeout time.Duration
 
-	scan int64 // list
-	rows int   // tasks
-	all  bool
-	yes  bool
+	scan int64 // list and limit keys
+	rows int   // tasks and limit keys
+	all  bool  // tasks
+	yes  bool  // tasks and limit reset
 
 	holder string // unlock
 	force  bool
@@ -161,12 +162,19 @@ var commands = map[string]command{
 		about: "Shows the semaphores of a name. It changes nothing in Redis.",
 	},
 	"limit": {
-		usage:    "limit [--json] [--rate N/PERIOD [--burst N]] [--prefix PREFIX [--window | --sliding]] NAME",
-		needName: true, run: limit,
+		usage: "limit [--json] [--rate N/PERIOD [--burst N]] [--prefix PREFIX [--window | --sliding]] NAME\n" +
+			"       cogwheel limit keys [--json] [--rows N] [--scan N] PREFIX\n" +
+			"       cogwheel limit reset [--json] [--yes] [--prefix PREFIX [--window | --sliding]] NAME",
+		needName: true, verbs: []string{"keys", "reset"}, run: limit, paged: true,
 		about: "Shows a rate limit. NAME is that of a StoredLimiter, or that of a key of a Limiter in Redis,\n" +
 			"such as api:{user-7}. The limit of a Limiter is set in the code: with --rate, the tool tells how many\n" +
-			"permits are left. It changes nothing in Redis.",
+			"permits are left. It changes nothing in Redis.\n\n" +
+			"With keys, it lists the keys of the Limiters with a prefix, those nearest to their limit first. With\n" +
+			"reset, all permits of a key of a Limiter can be used again; it asks before.",
 		flags: func(f *flag.FlagSet, o *options) {
+			f.IntVar(&o.rows, "rows", 100, "with keys, how many to show at most")
+			f.Int64Var(&o.scan, "scan", 1_000_000, "with keys, how many keys of each server to look through")
+			f.BoolVar(&o.yes, "yes", false, "with reset, does so without a question")
 			f.StringVar(&o.rate, "rate", "", "the limit of a Limiter: `N/PERIOD`, such as 10/s, 600/m or 5/250ms")
 			f.Int64Var(&o.burst, "burst", 0, "the burst of a Limiter; the default is N of --rate")
 			f.StringVar(&o.prefix, "prefix", "", "the prefix of a Limiter; NAME is the key as the service passes it")

@@ -45,6 +45,7 @@ func TestReads_ChangeNothing(t *testing.T) {
 	for _, r := range reads {
 		must(t, s.url, r.args...)
 	}
+	must(t, s.url, "limit", "keys", "api")
 	for name := range before {
 		run(t, s.url, "inspect", name)
 		run(t, s.url, "permits", name)

@@ -32,32 +32,6 @@ func permits(ctx context.Context, t *tool) error {
 	return t.report(only(found, object.isSemaphore), "there is no semaphore of that name")
 }
 
-func limit(ctx context.Context, t *tool) error {
-	if t.rate != "" {
-		o, err := t.peek(ctx)
-		if err != nil {
-			return err
-		}
-		return t.report([]object{o}, "")
-	}
-	if t.burst != 0 {
-		return usageError("--burst needs --rate")
-	}
-	if t.prefix != "" {
-		key, err := t.redisKey(ctx)
-		if err != nil {
-			return err
-		}
-		t.name = key
-	}
-	found, err := t.find(ctx)
-	if err != nil {
-		return err
-	}
-	return t.report(only(found, object.isLimit),
-		"there is no limit of that name; a key of a Limiter that was not used lately does not exist in Redis")
-}
-
 // report prints what was found.
 func (t *tool) report(found []object, missing string) error {
 	if len(found) == 0 {

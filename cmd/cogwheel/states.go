@@ -7,7 +7,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -207,25 +206,13 @@ func (s *limitState) left(r ratelimit.Result) {
 
 // limiter returns the state of a key of a Limiter, as far as Redis knows it without the limit.
 func (t *tool) limiter(ctx context.Context, kind string) (object, error) {
-	o := object{Kind: kind, Limit: &limitState{Key: t.name}}
 	pipe := t.rdb.TxPipeline()
 	value, ttl := pipe.Get(ctx, t.name), pipe.PTTL(ctx, t.name)
-	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-		return o, err
+	_, err := pipe.Exec(ctx)
+	if errors.Is(err, redis.Nil) {
+		err = nil
 	}
-	full := max(0, millisOf(ttl.Val())) // the state expires when the whole burst is there again
-	o.Limit.Full = &full
-	var used int64
-	switch kind {
-	case kindWindow:
-		text, _, _ := strings.Cut(value.Val(), ":")
-		used, _ = strconv.ParseInt(text, 10, 64)
-		o.Limit.Used = &used
-	case kindSliding:
-		used = slidingUsed(value.Val(), int64(full))
-		o.Limit.Used = &used
-	}
-	return o, nil
+	return limiterState(t.name, kind, traces{value: value.Val(), ttl: ttl.Val()}), err
 }
 
 // slidingUsed estimates the used permits of a sliding window, as sliding_state.lua does. The state expires when
@@ -298,6 +285,8 @@ func (t *tool) redisKey(ctx context.Context) (key string, err error) {
 	return key, err
 }
 
+const noLimiterKey = "a key of a Limiter has the form PREFIX:{KEY}; or give --prefix PREFIX KEY"
+
 // limiterName returns the name of a key of a Limiter, with its parts as a service passes them.
 func (t *tool) limiterName() (limiterName, error) {
 	if t.prefix != "" {
@@ -305,7 +294,7 @@ func (t *tool) limiterName() (limiterName, error) {
 	}
 	name, ok := parseLimiter(t.name)
 	if !ok {
-		return name, usageError("a key of a Limiter has the form PREFIX:{KEY}; or give --prefix PREFIX KEY")
+		return name, usageError(noLimiterKey)
 	}
 	var plain, plainTag bool
 	name.key, plain = unescape(name.key)

@@ -53,6 +53,12 @@ func TestUsage(t *testing.T) {
 		"a burst without a rate": {url, "limit --burst 3 api:{7}", 2, "--burst needs --rate"},
 		"a rate of no Limiter":   {url, "limit --rate 3/s smtp", 2, "PREFIX:{KEY}"},
 		"a hashed key":           {url, "limit --rate 3/s api:{abc%sha256:00}", 2, "--prefix PREFIX"},
+		"keys of no rows":        {url, "limit keys --rows 0 api", 2, "--rows must be at least 1"},
+		"keys of no scan":        {url, "limit keys --scan 0 api", 2, "--scan must be at least 1"},
+		"keys with a rate":       {url, "limit keys --rate 3/s api", 2, "--rate is for limit NAME"},
+		"keys of a key":          {url, "limit keys api:{7}", 2, "the prefix of a Limiter alone"},
+		"yes to a limit":         {url, "limit --yes api:{7}", 2, "--yes is for limit reset"},
+		"a reset of nothing":     {url, "limit reset --yes api:{7}", 1, "there is no limit"},
 		"two algorithms":         {url, "limit --prefix api --window --sliding 7", 2, "another algorithm"},
 		"a prefix with braces":   {url, "limit --prefix a{b 7", 2, "prefix"},
 		"a name that is none":    {url, "inspect a{b", 2, "can be no name"},
@@ -96,8 +102,10 @@ func TestUsage_RedisHangs(t *testing.T) {
 	server := redistest.Start(t)
 	server.Pause()
 	defer server.Resume()
-	for _, command := range []string{"list", "inspect", "permits", "limit", "tasks", "unlock"} {
-		r := run(t, "redis://"+server.Addr(), command, "--timeout", "100ms", "a")
+	for _, command := range []string{
+		"list", "inspect", "permits", "limit", "limit keys", "limit reset --prefix p --yes", "tasks", "unlock",
+	} {
+		r := run(t, "redis://"+server.Addr(), append(strings.Fields(command), "--timeout", "100ms", "a")...)
 		require.Equal(t, 3, r.status)
 		require.Contains(t, r.stderr, "did not answer in time")
 	}
