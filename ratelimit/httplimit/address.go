@@ -33,7 +33,7 @@ func ByForwarded(trusted ...netip.Prefix) KeyFunc { return ByAddress(Address{Tru
 //   - Addresses of 6to4 (2002::/16) and Teredo (2001::/32) count by the IPv4 address of the client, but not as that
 //     address: a relay on the Internet may forge them, and must not use up the limit of a host.
 //   - Addresses of the prefix for NAT64 of a local network (64:ff9b:1::/48) count one by one: the place of the IPv4
-//     address is not known.
+//     address is not known. Another prefix for NAT64 is a network as any other: it needs a KeyFunc of yours.
 type Address struct {
 	// Trusted has the networks of the trusted proxies. A proxy on a Unix socket is always trusted.
 	Trusted []netip.Prefix
