@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"strings"
 	"time"
@@ -29,4 +30,18 @@ func List(ctx context.Context, rdb redis.UniversalClient, timeout time.Duration)
 	t := &tool{rdb: rdb, out: io.Discard, note: io.Discard}
 	t.timeout, t.scan = timeout, 10*page
 	return t.runWithin(ctx, commands["list"])
+}
+
+// Nearest returns the keys that limit keys lists, with their used permits: it gets key, used, key, used.
+func Nearest(keys ...any) (listed []string) {
+	var all []report
+	for i := 0; i < len(keys); i += 2 {
+		used, full := int64(keys[i+1].(int)), millis(1000)
+		limit := &limitState{Used: &used, Full: &full}
+		all = append(all, report{keys[i].(string), []object{{Kind: kindWindow, Limit: limit}}})
+	}
+	for _, r := range nearest(all) {
+		listed = append(listed, fmt.Sprint(r.Name, " ", *r.Objects[0].Limit.Used))
+	}
+	return listed
 }

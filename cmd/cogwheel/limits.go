@@ -72,13 +72,13 @@ func (t *tool) limitKeys(ctx context.Context) error {
 		return usageError("limit keys takes the prefix of a Limiter alone, which has no braces")
 	}
 	var mu sync.Mutex // of a cluster, the masters are asked at the same time
-	all, complete, listed := 0, true, []report{}
+	listed, complete, more := []report{}, true, false
 	keep := func(ctx context.Context, node *redis.Client, keys []string) ([]string, error) {
 		found, err := limitsOf(ctx, node, keys)
 		mu.Lock()
 		defer mu.Unlock()
-		all, listed = all+len(found), append(listed, found...)
-		slices.SortFunc(listed, nearestToLimit)
+		listed = nearest(append(listed, found...))
+		more = more || len(listed) > t.rows
 		listed = listed[:min(t.rows, len(listed))]
 		return nil, err
 	}
@@ -94,14 +94,15 @@ func (t *tool) limitKeys(ctx context.Context) error {
 		return err
 	}
 	t.noteIncomplete(complete)
+	if more {
+		printf(t.note, "cogwheel: there are more than %d keys; see --rows\n", t.rows)
+	}
 	switch {
 	case t.json:
 		return t.printJSON(listed)
-	case all == 0:
+	case len(listed) == 0:
 		return fmt.Errorf("%w: no permits are used under the prefix %s; the prefix is the first argument of "+
 			"Client.Limiter in the code", errNotFound, quote(prefix))
-	case all > len(listed):
-		printf(t.note, "cogwheel: %d of %d keys are shown; see --rows\n", len(listed), all)
 	}
 	w := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
 	for _, r := range listed {
@@ -157,6 +158,17 @@ func limiterState(key, kind string, seen traces) object {
 		s.Used = &used
 	}
 	return object{Kind: kind, Limit: s}
+}
+
+// nearest sorts keys by nearestToLimit, and drops those that are there already: SCAN may return a key twice.
+func nearest(listed []report) []report {
+	slices.SortFunc(listed, nearestToLimit)
+	seen := map[string]bool{}
+	return slices.DeleteFunc(listed, func(r report) bool {
+		double := seen[r.Name]
+		seen[r.Name] = true
+		return double
+	})
 }
 
 // nearestToLimit orders the keys of one limit by their used permits, which GCRA knows as the time until the whole burst
