@@ -450,10 +450,10 @@ func (r *contestRun) settling(way contestWay, rng *rand.Rand) {
 		}
 		r.pause(time.Duration(rng.Int64N(int64(r.scaled(works)))))
 		ctx, cancel := r.hurried(rng)
-		err := reservation.Settle(ctx, used)
+		err := reservation.Settle(ctx, slices.Repeat([]int64{used}, len(way.limits))...)
 		cancel()
 		if r.failed(err) && rng.IntN(2) == 0 {
-			r.failed(reservation.Settle(r.t.Context(), used))
+			r.failed(reservation.Settle(r.t.Context(), slices.Repeat([]int64{used}, len(way.limits))...))
 		}
 	}
 }
