@@ -254,7 +254,9 @@ func ExampleWithShadow_besideAnotherLimit() {
 		fmt.Println(r.Allowed, "left:", r.Remaining)
 	}
 	for range 3 {
-		<-decided
+		if err := <-decided; err != nil {
+			log.Fatal(err)
+		}
 	}
 	fmt.Println("would be denied:", limits.Stats().ShadowDenied)
 	// Output:

@@ -106,9 +106,9 @@ func WithBreaker(failures int, probe time.Duration) Option {
 }
 
 // WithSharedScripts sets whether decisions of GCRA about several keys share a script, so that one script names all of
-// them. The default is true: they share scripts if the client is for a single server and CLIENT INFO shows that there is
-// no proxy in between. The Client sends it in the background, until it has an answer. With false, it does not send it,
-// and each key has a script to itself. Calls still share pipelines.
+// them. The default is true: they share scripts if the client is for a single server and CLIENT INFO shows that there
+// is no proxy in between. The Client sends it in the background, until it has an answer. With false, it does not send
+// it, and each key has a script to itself. Calls still share pipelines.
 func WithSharedScripts(on bool) Option {
 	return optionFunc(func(c *config) error { return c.SetSharedScripts(on) })
 }

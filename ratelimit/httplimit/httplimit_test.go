@@ -175,8 +175,10 @@ func TestMiddleware_NestedHandlersTellAllLimits(t *testing.T) {
 	}{
 		"the outer one": {wrap("5", 3, x)(wrap("6", 60, x)(ok)), "3", "2", http.StatusNoContent},
 		"the inner one": {wrap("7", 60, x)(wrap("8", 3, x)(ok)), "3", "2", http.StatusNoContent},
-		"one that denies": {wrap("9", 3, x)(httplimit.New(limitOf{ratelimit.Result{Limit: 9, Remaining: 7}}, byUser, x, cost)(ok)),
-			"9", "7", http.StatusTooManyRequests},
+		"one that denies": {
+			wrap("9", 3, x)(httplimit.New(limitOf{ratelimit.Result{Limit: 9, Remaining: 7}}, byUser, x, cost)(ok)),
+			"9", "7", http.StatusTooManyRequests,
+		},
 	} {
 		res := get(c.h, user)
 		require.Equal(t, c.status, res.StatusCode, what)

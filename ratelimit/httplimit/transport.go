@@ -8,7 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // Waiter is the limiter of a Transport; *ratelimit.Limiter implements it. It must be safe for concurrent use.
@@ -42,7 +44,7 @@ type Transport struct {
 // set a deadline, or the Timeout of the http.Client.
 //
 // A request is sent once: the response with status 429 or 503 is returned to the caller, who decides whether to repeat
-// the request. Pauses are known to this Transport alone, not to other processes.
+// the request. Pauses are known to this Transport alone, not to other processes. They are entries of wheel.Default().
 func NewTransport(l Waiter, key KeyFunc, next http.RoundTripper) *Transport {
 	if l == nil {
 		panic(argument.Nil("limiter"))
@@ -105,16 +107,12 @@ func (t *Transport) wait(ctx context.Context, key string) error {
 // waitPause returns when the key is not paused.
 func (t *Transport) waitPause(ctx context.Context, key string) error {
 	for pause := t.pause(key); pause > 0; pause = t.pause(key) {
-		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < pause {
+		if deadline, ok := ctx.Deadline(); ok && deadline.Sub(conventions.Now()) < pause {
 			return fmt.Errorf("%w: the server has paused requests for %v", ratelimit.ErrWouldExceedDeadline,
 				pause.Round(time.Second))
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
-		case <-timer.C:
+		if err := wheel.Default().Sleep(ctx, pause); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -124,7 +122,7 @@ func (t *Transport) waitPause(ctx context.Context, key string) error {
 func (t *Transport) pause(key string) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return time.Until(t.paused[key])
+	return t.paused[key].Sub(wheel.Default().Now())
 }
 
 // heed pauses a key as a response demands. It drops the pauses that have ended.
@@ -132,11 +130,11 @@ func (t *Transport) heed(key string, r *http.Response) {
 	if r.StatusCode != http.StatusTooManyRequests && r.StatusCode != http.StatusServiceUnavailable {
 		return
 	}
-	pause := retryAfter(r.Header)
+	now := wheel.Default().Now()
+	pause := retryAfter(r.Header, now)
 	if pause <= 0 {
 		return
 	}
-	now := time.Now()
 	until := now.Add(pause)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -151,8 +149,8 @@ func (t *Transport) heed(key string, r *http.Response) {
 }
 
 // retryAfter returns the time of the field Retry-After, at most maxPause, or 0 for none. A date counts from that of the
-// response, so that the clocks need not agree.
-func retryAfter(h http.Header) time.Duration {
+// response, so that the clocks need not agree, or if it has none, from now.
+func retryAfter(h http.Header, now time.Time) time.Duration {
 	text := h.Get("Retry-After")
 	if s, err := strconv.ParseUint(text, 10, 64); err == nil || s > 0 { // s is the greatest number for a greater one
 		return time.Duration(min(s, uint64(maxPause/time.Second))) * time.Second
@@ -161,9 +159,8 @@ func retryAfter(h http.Header) time.Duration {
 	if err != nil {
 		return 0
 	}
-	now, err := http.ParseTime(h.Get("Date"))
-	if err != nil {
-		now = time.Now()
+	if sent, err := http.ParseTime(h.Get("Date")); err == nil {
+		now = sent
 	}
 	return min(at.Sub(now), maxPause)
 }

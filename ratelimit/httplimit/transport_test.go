@@ -82,6 +82,7 @@ func TestTransport_HeedsRetryAfter(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
+				defer time.Sleep(time.Second) // until the wheel of the bubble has ended
 				next := c.response
 				rt := httplimit.NewTransport(waiter(unlimited), byHost, roundTrip(func(*http.Request) (*http.Response, error) {
 					res := next()
@@ -113,6 +114,7 @@ func TestTransport_HeedsRetryAfter(t *testing.T) {
 func TestTransport_APauseEndsWithTheContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		defer time.Sleep(time.Second) // until the wheel of the bubble has ended
 		sent := 0
 		rt := httplimit.NewTransport(waiter(unlimited), byHost, roundTrip(func(*http.Request) (*http.Response, error) {
 			sent++
@@ -155,6 +157,7 @@ func (c *closing) Close() error {
 func TestTransport_APauseKeepsTheRate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		defer time.Sleep(time.Second) // until the wheel of the bubble has ended
 		began := time.Now()
 		var mu sync.Mutex
 		var sent []time.Duration
@@ -204,6 +207,7 @@ func TestTransport_APauseKeepsTheRate(t *testing.T) {
 func TestTransport_TheLongestPauseCounts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		defer time.Sleep(time.Second) // until the wheel of the bubble has ended
 		began, seconds := time.Now(), []string{"60", "5"}
 		var sent atomic.Int64
 		rt := httplimit.NewTransport(waiter(unlimited), byHost, roundTrip(func(*http.Request) (*http.Response, error) {
@@ -233,6 +237,7 @@ func TestTransport_TheLongestPauseCounts(t *testing.T) {
 func TestTransport_PausesEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		defer time.Sleep(time.Second) // until the wheel of the bubble has ended
 		seconds := "60"
 		rt := httplimit.NewTransport(waiter(unlimited), byHost, roundTrip(func(*http.Request) (*http.Response, error) {
 			return answer(429, "Retry-After", seconds), nil

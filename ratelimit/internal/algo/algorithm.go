@@ -127,8 +127,8 @@ type Ask struct {
 	perClient bool     // for a log: the scope of the keys that the script was given
 }
 
-// Known is what the process knew of the key when the script was made. A log is counted anew if that is too long ago, and
-// GCRA tells by it which calls may share a script.
+// Known is what the process knew of the key when the script was made. A log is counted anew if that is too long ago,
+// and GCRA tells by it which calls may share a script.
 type Known struct {
 	Last Snapshot      // the last known state
 	Now  time.Duration // when the script is made, by the Client's clock
@@ -146,8 +146,8 @@ func (s *Settlement) Settles() bool { return len(s.Back) > 0 || s.Debt > 0 }
 
 // Request is what a script decides. The zero one only looks.
 //
-// Callers that do not wait are decided each by itself. All else is InOrder: waiters, and the one request of ToSettle and
-// of Reserve.
+// Callers that do not wait are decided each by itself. All else is InOrder: waiters, and the one request of ToSettle
+// and of Reserve.
 type Request struct {
 	Callers int // those who want a decision, each of one request; none for waiters
 	Runs    []Run

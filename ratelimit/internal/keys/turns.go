@@ -6,10 +6,10 @@ import (
 )
 
 // turns spreads the looks of processes that wait for a limit whose permits cannot be reserved. If the permits come back
-// one by one and each process looked for each, a permit would cost as many scripts as there are processes. So a line aims
-// at one of the next permits, of as many as it has rivals: one more with each that a rival has taken before it, and an
-// eighth fewer with each look that was granted some. Both are slow, so that the lines find about the same number and none
-// of them is served more often than the others.
+// one by one and each process looked for each, a permit would cost as many scripts as there are processes. So a line
+// aims at one of the next permits, of as many as it has rivals: one more with each that a rival has taken before it,
+// and an eighth fewer with each look that was granted some. Both are slow, so that the lines find about the same number
+// and none of them is served more often than the others.
 type turns struct {
 	rivals, skip int64
 	aims         bool // the next look expects a permit: if there is none, a rival has taken it
