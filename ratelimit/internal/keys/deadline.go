@@ -23,8 +23,8 @@ const suspectAfter = 3
 func (j *Job) armLocked(now time.Duration) {
 	c := j.state.Keys
 	late := now - j.endLocked()
-	if more := min(late, c.Timeout-j.granted); late >= pauseFrom && more > 0 {
-		j.granted += more
+	if more := min(late, c.Timeout-j.lent); late >= pauseFrom && more > 0 {
+		j.lent += more
 		j.extra += late + more
 	}
 	left := max(0, j.endLocked()-now)
@@ -118,7 +118,7 @@ func (j *Job) overdueLocked() (calls []*call, over, asked bool) {
 		return nil, false, false
 	}
 	now := c.Now()
-	if now-j.endLocked() >= pauseFrom && j.granted < c.Timeout {
+	if now-j.endLocked() >= pauseFrom && j.lent < c.Timeout {
 		j.armLocked(now)
 		return nil, false, false
 	}

@@ -64,7 +64,7 @@ type Job struct {
 	sentAt    time.Time
 	since     time.Duration // when the oldest caller came
 	extra     time.Duration // extension of the timeout, because the process was paused
-	granted   time.Duration // the part of extra that began after the pause
+	lent      time.Duration // the part of extra that began after the pause
 	timer     wheel.Timer
 	backup    *time.Timer // in place of timer if the wheel is stopped
 }
@@ -374,7 +374,7 @@ func (j *Job) deliverToLineLocked(at algo.Reading) {
 		l.failed(0)
 		j.keepBackLocked(err)
 		if len(j.Back) > 0 && j.stage == answered && !l.again {
-			l.again = true // without what it was to give back, as it would have been repeated
+			l.lookAgain()
 			return
 		}
 		s.waitByPolicyLocked(err)

@@ -67,44 +67,51 @@ type Waiter struct {
 // It is pure: it has no lock, timer or clock, and sends nothing.
 type Line struct {
 	first, last *Waiter
-	came, gone  int64 // permits requested by all waiters so far, and by those that are gone
+	came, gone  int64         // permits requested by all waiters so far, and by those that are gone
+	waits       map[int64]int // waiters for a number of permits
+	unchecked   int           // waiters not checked yet
+	emptied     time.Duration // when the last waiter left
 	Charged     charged
 
-	looking   bool      // a script is in flight
-	alone     []*Waiter // those of its requests that are alone
-	lookedAt  time.Duration
+	looking   bool          // a script is in flight
+	alone     []*Waiter     // those of its requests that are alone
+	lookedAt  time.Duration // when it was sent
 	took      time.Duration // how long scripts take
 	contended bool          // the last look found that the limit is used up
-	end       algo.GCRATime // of the last place
-	crowded   bool          // others have taken the places that followed it
 	paidUntil time.Duration // the looks so far have used the time until then: each uses a lookPeriod
 	retryAt   time.Duration // not before, while Redis is down
-	backAt    time.Duration // not before, permits are given back that could not be
-	backPause time.Duration // the last pause before that, or 0 if the last script was answered
 	answered  time.Duration // when the last look was sent that was answered: waiters who were there have begun
 	trouble   redisconn.Endurance
-	emptied   time.Duration // when the last waiter left
-	waits     map[int64]int // waiters for a number of permits
-	left      bool          // a waiter has left since places were counted
-	again     bool          // the last look failed, and may not be sent again as it was
-	pause     time.Duration // until the next look if it reserved nothing
-	turns     turns
-	denied    bool          // the last look reserved nothing for those that have no place
-	changed   bool          // the next look comes soon
-	trimmed   time.Duration // when permits that no waiter needs were first to be given back; never if there are none
-	renewed   time.Duration // when the places were last reserved anew
-	seeks     bool          // the look tells whether there are permits before the first place
-	earlier   bool          // there were
-	used      int64         // permits handed out since the last look, and
-	lost      int64         // permits lost before it
-	unchecked int           // waiters not checked yet
+	again     bool  // the last look failed, and may not be sent again as it was
+	changed   bool  // the next look comes soon
+	used      int64 // permits handed out since the last look, and
+	lost      int64 // permits lost before it
+
+	backAt    time.Duration // not before, permits are given back that could not be
+	backPause time.Duration // the last pause before that, or 0 if the last script was answered
+
+	turns turns // if the permits cannot be reserved
+	ahead ahead // if they can
+}
+
+// ahead is the part of a line that reserves places.
+type ahead struct {
+	end     algo.GCRATime // of the last place
+	crowded bool          // others have taken the places that followed it
+	denied  bool          // the last look reserved nothing for those that have no place
+	pause   time.Duration // until the next look then
+	left    bool          // a waiter has left since places were counted
+	trimmed time.Duration // when places that no waiter needs were first to be given back; never if there are none
+	renewed time.Duration // when the places were last reserved anew
+	seeks   bool          // the look tells whether there are permits before the first place
+	earlier bool          // there were
 }
 
 // NewLine returns a line without waiters.
 func NewLine(a algo.Algorithm) *Line {
 	return &Line{
 		Charged: charged{algorithm: a}, lookedAt: -Never / 2, paidUntil: -Never / 2, answered: -Never,
-		trimmed: Never, renewed: -Never / 2, waits: map[int64]int{},
+		ahead: ahead{trimmed: Never, renewed: -Never / 2}, waits: map[int64]int{},
 	}
 }
 
@@ -134,7 +141,7 @@ func (l *Line) Leave(w *Waiter, now time.Duration) bool {
 		return false
 	}
 	l.unlink(w, now)
-	l.left = true
+	l.ahead.left = true
 	return true
 }
 
@@ -310,7 +317,7 @@ func (l *Line) Look(now time.Duration) (a algo.Request, back algo.Settlement) {
 		a.Holds = l.Charged.N > 0
 	}
 	l.changed = false
-	back.Back, l.Charged.back, l.trimmed, l.alone = l.Charged.back, nil, Never, l.alone[:0]
+	back.Back, l.Charged.back, l.ahead.trimmed, l.alone = l.Charged.back, nil, Never, l.alone[:0]
 	unit, most, n := int64(1), int64(maxLooked), int64(0)
 	switch {
 	case l.Charged.reserves():
@@ -335,7 +342,7 @@ func (l *Line) Look(now time.Duration) (a algo.Request, back algo.Settlement) {
 	if l.Charged.lost == l.lost {
 		coming *= 2
 	}
-	if coming -= n + l.Charged.N; l.contended && !l.crowded && coming >= unit && !l.Charged.atOnce() {
+	if coming -= n + l.Charged.N; l.contended && !l.ahead.crowded && coming >= unit && !l.Charged.atOnce() {
 		if l.Charged.whole() {
 			coming = min(coming, most*unit)
 		}
@@ -367,22 +374,29 @@ func (l *Line) Looked(a *algo.Ask, got algo.Answer, at algo.Reading) {
 		alone = alone[1:]
 	}
 	l.turns.looked(asked && len(got.Spans) == 0)
-	l.denied, l.pause = asked && len(got.Spans) == 0, lookEvery/2+rand.N(lookEvery/2) // processes take turns
+	l.ahead.denied = asked && len(got.Spans) == 0
+	l.ahead.pause = lookEvery/2 + rand.N(lookEvery/2) // processes take turns
 	if last := len(got.Spans) - 1; last >= 0 {
 		l.contended = l.contended || l.Charged.usable(got.Spans[last]) > at.Got
 	}
 	if len(got.Spans) > 0 && l.Charged.reserves() {
-		l.crowded = got.Spans[0].Start != l.end
+		l.ahead.crowded = got.Spans[0].Start != l.ahead.end
 		last := got.Spans[len(got.Spans)-1]
 		l.Charged.algorithm.Skip(&last, last.N)
-		l.end = last.Start
+		l.ahead.end = last.Start
 	}
 	l.Charged.Add(got.Spans...)
-	if held := l.Charged.spans; l.seeks && len(held) > 0 {
+	if held := l.Charged.spans; l.ahead.seeks && len(held) > 0 {
 		first, _ := l.Charged.placeAt(&held[0])
-		l.earlier = at.Got+got.Snapshot.Wait(held[0].Unit, 0) < first-time.Millisecond
+		l.ahead.earlier = at.Got+got.Snapshot.Wait(held[0].Unit, 0) < first-time.Millisecond
 	}
 }
+
+// begin records that a script is to be sent: its requests are collected when it is.
+func (l *Line) begin() { l.looking = true }
+
+// lookAgain makes the next look one without what a failed one was to give back, as it would have been repeated.
+func (l *Line) lookAgain() { l.again = true }
 
 // anew makes the line look soon: the state has changed, or permits were given back.
 func (l *Line) anew() { l.retryAt, l.changed = 0, true }

@@ -38,7 +38,7 @@ func (l *Line) servePlaces(now time.Duration) (due time.Duration) {
 			c.leavePlace(i, false)
 			c.lost++
 		default:
-			if l.denied = at-s.At.Got > MaxReserve/2; l.denied { // others that found no room get a chance
+			if l.ahead.denied = at-s.At.Got > MaxReserve/2; l.ahead.denied { // others that found no room get a chance
 				l.lookedAt = now
 			}
 			c.leavePlace(i, false)
@@ -70,7 +70,7 @@ func (l *Line) split(i int, now time.Duration) bool {
 	rest.Unit = rest.N
 	c.insert(rest)
 	l.used += w.N
-	l.denied, l.left = false, true // it may have a place of its own
+	l.ahead.denied, l.ahead.left = false, true // it may have a place of its own
 	l.finish(w, now, nil)
 	return true
 }
@@ -91,30 +91,30 @@ func (l *Line) waiterFor(n int64) *Waiter {
 // these are nearly used up. Once a second a look tells whether others have given earlier ones back.
 func (l *Line) reserveAt(now time.Duration) time.Duration {
 	c := &l.Charged
-	if l.left {
-		l.left = false
+	if l.ahead.left {
+		l.ahead.left = false
 		if c.trim(l.surplus(), now+horizon) {
-			l.trimmed = min(l.trimmed, now)
+			l.ahead.trimmed = min(l.ahead.trimmed, now)
 		}
 	}
 	at := algo.Plus(l.lookedAt, lookEvery)
-	if l.changed || l.earlier {
+	if l.changed || l.ahead.earlier {
 		at = algo.Plus(l.lookedAt, lookPeriod)
 	}
 	for range l.uncovered {
 		switch held := len(c.spans); {
-		case held == 0 && !l.denied:
+		case held == 0 && !l.ahead.denied:
 			at = now
 		case held == 0:
-			at = algo.Plus(l.lookedAt, l.pause)
-		case held > 0 && !l.denied:
+			at = algo.Plus(l.lookedAt, l.ahead.pause)
+		case held > 0 && !l.ahead.denied:
 			lead := 2*l.took + 3*time.Millisecond
 			at = min(at, max(c.usable(c.spans[held-1])-lead, l.paidUntil-(earlyLooks-1)*lookPeriod))
 		}
 		break
 	}
 	if len(c.back) > 0 {
-		at = min(at, max(algo.Plus(l.trimmed, lookPeriod), l.backAt))
+		at = min(at, max(algo.Plus(l.ahead.trimmed, lookPeriod), l.backAt))
 	}
 	return max(at, l.retryAt)
 }
@@ -180,11 +180,11 @@ func (l *Line) comingWithin() time.Duration {
 // place is near.
 func (l *Line) renew(now time.Duration) {
 	c := &l.Charged
-	l.seeks = l.changed || now-l.renewed >= lookEvery
-	if !l.earlier || len(c.spans) > maxRenewed {
+	l.ahead.seeks = l.changed || now-l.ahead.renewed >= lookEvery
+	if !l.ahead.earlier || len(c.spans) > maxRenewed {
 		return
 	}
-	l.earlier, l.seeks, l.renewed = false, false, now
+	l.ahead.earlier, l.ahead.seeks, l.ahead.renewed = false, false, now
 	if len(c.spans) > 0 && c.usable(c.spans[0]) > now+horizon+2*l.took {
 		c.back = append(c.back, c.spans...)
 		c.spans, c.N = nil, 0

@@ -152,7 +152,7 @@ func (s *State) pumpLocked(now time.Duration) *Job {
 				l.finishAll(now, ErrClosed)
 				return nil
 			}
-			l.looking = true // its requests are collected when it is sent
+			l.begin()
 			s.wakeLocked(now, next.Wake)
 			return j
 		case next.GiveBack:
