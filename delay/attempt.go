@@ -65,9 +65,9 @@ func (s *server) work(a *attempt) {
 func (s *server) runOnce(a *attempt) (next *attempt) {
 	c, e := s.queue.client, s.event(a)
 	if !a.lease.Valid() { // while it waited: another process may run it
-		e.Outcome = Lost
+		e.Outcome = OutcomeLost
 		c.monitor.ended(e, false)
-		return s.endAndTakeNext(a, Lost, 0, 0)
+		return s.endAndTakeNext(a, OutcomeLost, 0, 0)
 	}
 	began := c.wheel.Now()
 	e.Late = max(0, began.Sub(a.due))
@@ -96,13 +96,13 @@ func (s *server) finish(a *attempt, e Event, began time.Time) (next *attempt) {
 	e.Took, a.err = c.wheel.Now().Sub(began), e.Err
 	outcome, pause := s.outcome(a, e.Err), time.Duration(0)
 	if e.Outcome = outcome; a.lease.Err() != nil {
-		e.Outcome = Lost
+		e.Outcome = OutcomeLost
 	}
 	c.monitor.ended(e, true)
 	switch outcome {
-	case Exhausted:
+	case OutcomeExhausted:
 		c.monitor.call(func() { a.errText = cut(a.err.Error(), maxError) })
-	case Retried:
+	case OutcomeRetried:
 		pause = time.Second // if the backoff fails
 		c.monitor.call(func() { pause = min(max(0, s.queue.config.backoff(a.Failures+1, a.err)), MaxDelay) })
 	}
@@ -126,17 +126,17 @@ func cut(text string, most int) string {
 func (s *server) outcome(a *attempt, err error) Outcome {
 	switch {
 	case err == nil:
-		return Done
+		return OutcomeDone
 	case isFinal(err):
-		return Exhausted
+		return OutcomeExhausted
 	case a.lease.Err() != nil:
-		return Lost
+		return OutcomeLost
 	case s.ctx.Err() != nil:
-		return HandedBack
+		return OutcomeHandedBack
 	case a.Failures+1 >= cmp.Or(a.attempts, s.queue.config.attempts):
-		return Exhausted
+		return OutcomeExhausted
 	default:
-		return Retried
+		return OutcomeRetried
 	}
 }
 
@@ -144,7 +144,7 @@ func (s *server) outcome(a *attempt, err error) Outcome {
 func (s *server) endAndTakeNext(a *attempt, outcome Outcome, pause, took time.Duration) (next *attempt) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if outcome != Lost { // it may not have begun
+	if outcome != OutcomeLost { // it may not have begun
 		s.took = max(1, s.took+(took-s.took)/8)
 	}
 	s.endLocked(a, outcome, pause)

@@ -27,7 +27,7 @@ func TestServe_NoTaskBeginsAfterTheEnd(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, err)
-	require.Equal(t, []delay.Outcome{delay.HandedBack}, ends)
+	require.Equal(t, []delay.Outcome{delay.OutcomeHandedBack}, ends)
 }
 
 // A handler may change its Task.
@@ -67,7 +67,7 @@ func TestServe_ALostLeaseIsNoFailure(t *testing.T) {
 	require.NoError(t, q.Schedule(t.Context(), "a", 0, nil))
 	<-begun
 	d.Set(redistest.BlackholeUp)
-	require.Equal(t, delay.Lost, <-ended)
+	require.Equal(t, delay.OutcomeLost, <-ended)
 	d.Set(redistest.Pass)
 	select {
 	case again := <-begun:
@@ -158,14 +158,14 @@ func TestStats_CountScheduledAndCancelledTasks(t *testing.T) {
 	serve(t, q, 1, func(context.Context, *delay.Task) error { return errors.New("no") })
 	isFailed := func() bool {
 		s, err := q.State(ctx, "a")
-		return err == nil && s.Phase == delay.Failed
+		return err == nil && s.Phase == delay.PhaseFailed
 	}
 	require.NoError(t, q.Schedule(ctx, "a", 0, nil))
-	require.Equal(t, delay.Exhausted, (<-ended).Outcome)
+	require.Equal(t, delay.OutcomeExhausted, (<-ended).Outcome)
 	redistest.Poll(t, isFailed)
 	retried, err := q.RetryFailed(ctx, "a")
 	require.True(t, retried && err == nil)
-	require.Equal(t, delay.Exhausted, (<-ended).Outcome)
+	require.Equal(t, delay.OutcomeExhausted, (<-ended).Outcome)
 	redistest.Poll(t, isFailed)
 	deleted, err := q.DeleteFailed(ctx, "a")
 	require.True(t, deleted && err == nil)
@@ -188,7 +188,7 @@ func TestServe_EndsIfTheWheelStopsDuringAClaim(t *testing.T) {
 	require.NoError(t, err)
 	ends, err := q.AddOne()
 	require.ErrorIs(t, err, wheel.ErrStopped)
-	require.Equal(t, []delay.Outcome{delay.HandedBack}, ends)
+	require.Equal(t, []delay.Outcome{delay.OutcomeHandedBack}, ends)
 }
 
 // The timer that records ends may fire when a call has taken them along, just before a message of an earlier task.
@@ -212,17 +212,17 @@ func TestServe_AHugeBackoffIsTheLongestDelay(t *testing.T) {
 			q := c.Queue(redistest.Name(t), delay.WithRetry(3, backoff))
 			stop := serve(t, q, 1, func(context.Context, *delay.Task) error { return errors.New("no") })
 			require.NoError(t, q.Schedule(t.Context(), "a", 0, nil))
-			require.Equal(t, delay.Retried, (<-ended).Outcome)
+			require.Equal(t, delay.OutcomeRetried, (<-ended).Outcome)
 			if name == "at once" {
-				require.Equal(t, delay.Retried, (<-ended).Outcome)
-				require.Equal(t, delay.Exhausted, (<-ended).Outcome)
+				require.Equal(t, delay.OutcomeRetried, (<-ended).Outcome)
+				require.Equal(t, delay.OutcomeExhausted, (<-ended).Outcome)
 				return
 			}
 			stop()
 			s, err := q.State(t.Context(), "a")
 			require.NoError(t, err)
 			require.Equal(t, 1, s.Failures)
-			require.Equal(t, delay.Pending, s.Phase)
+			require.Equal(t, delay.PhasePending, s.Phase)
 			require.InDelta(t, delay.MaxDelay, s.In, float64(time.Hour))
 		})
 	}

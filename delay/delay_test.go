@@ -205,15 +205,15 @@ func TestServe_ATaskThatIsHandedBackIsNotEarly(t *testing.T) {
 		for {
 			s, err := q.State(t.Context(), "a")
 			require.NoError(t, err)
-			if s.Phase != delay.Pending {
-				return s.Phase == delay.Claimed && s.At.Add(-delay.DefaultLease).Before(due)
+			if s.Phase != delay.PhasePending {
+				return s.Phase == delay.PhaseClaimed && s.At.Add(-delay.DefaultLease).Before(due)
 			}
 		}
 	})
 	stop()
 	s, err := q.State(t.Context(), "a")
 	require.NoError(t, err)
-	require.Equal(t, delay.Pending, s.Phase)
+	require.Equal(t, delay.PhasePending, s.Phase)
 	require.False(t, s.At.Before(due), "%v early", due.Sub(s.At))
 }
 
@@ -229,7 +229,7 @@ func TestQueue_StateAndLists(t *testing.T) {
 	}
 	s, err = q.State(ctx, "p7")
 	require.NoError(t, err)
-	require.Equal(t, delay.Pending, s.Phase)
+	require.Equal(t, delay.PhasePending, s.Phase)
 	require.Equal(t, []byte{7}, s.Payload)
 	require.InDelta(t, 993*time.Hour, s.In, float64(time.Minute))
 	n := 249
@@ -249,13 +249,13 @@ func TestQueue_StateAndLists(t *testing.T) {
 	<-begun
 	s, err = q.State(ctx, "a")
 	require.NoError(t, err)
-	require.Equal(t, delay.Claimed, s.Phase)
+	require.Equal(t, delay.PhaseClaimed, s.Phase)
 	require.Positive(t, s.Token)
 	require.InDelta(t, delay.DefaultLease, s.In, float64(10*time.Second))
 	end <- errors.New("no")
 	redistest.Poll(t, func() bool {
 		s, err = q.State(ctx, "a")
-		return err == nil && s.Phase == delay.Failed && s.Failures == 1
+		return err == nil && s.Phase == delay.PhaseFailed && s.Failures == 1
 	})
 	for s, err := range q.FailedTasks(ctx) {
 		require.NoError(t, err)
@@ -265,7 +265,7 @@ func TestQueue_StateAndLists(t *testing.T) {
 	}
 	s, err = q.State(ctx, "a")
 	require.NoError(t, err)
-	require.Equal(t, delay.Unknown, s.Phase)
+	require.Equal(t, delay.PhaseUnknown, s.Phase)
 }
 
 func TestClient_HooksAndStats(t *testing.T) {
@@ -297,7 +297,7 @@ func TestClient_HooksAndStats(t *testing.T) {
 	for range 3 {
 		outcomes[(<-ended).Outcome]++
 	}
-	require.Equal(t, map[delay.Outcome]int{delay.Done: 1, delay.Retried: 1, delay.Exhausted: 1}, outcomes)
+	require.Equal(t, map[delay.Outcome]int{delay.OutcomeDone: 1, delay.OutcomeRetried: 1, delay.OutcomeExhausted: 1}, outcomes)
 	stop()
 	s := c.Stats()
 	require.EqualValues(t, 2, s.Scheduled)

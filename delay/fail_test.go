@@ -27,15 +27,15 @@ func TestQueue_AHandlerFailsATaskForGood(t *testing.T) {
 		return fmt.Errorf("close: %w", delay.Fail(unknown))
 	})
 	require.NoError(t, q.Schedule(ctx, "a", 0, []byte("p")))
-	require.Equal(t, delay.Retried, (<-ended).Outcome)
+	require.Equal(t, delay.OutcomeRetried, (<-ended).Outcome)
 	e := <-ended
-	require.Equal(t, delay.Exhausted, e.Outcome)
+	require.Equal(t, delay.OutcomeExhausted, e.Outcome)
 	require.ErrorIs(t, e.Err, unknown)
 	var s delay.State
 	redistest.Poll(t, func() (failed bool) {
 		var err error
 		s, err = q.State(ctx, "a")
-		return err == nil && s.Phase == delay.Failed
+		return err == nil && s.Phase == delay.PhaseFailed
 	})
 	require.Equal(t, "close: unknown order", s.Error)
 	require.Equal(t, []int{2, 0}, []int{s.Failures, s.Losses})
@@ -66,7 +66,7 @@ func TestQueue_KeepsTheErrorOfTheLastAttempt(t *testing.T) {
 		require.NoError(t, q.Schedule(t.Context(), "a", 0, nil))
 		redistest.Poll(t, func() bool {
 			s, err := q.State(t.Context(), "a")
-			return err == nil && s.Phase == delay.Failed && s.Error == want
+			return err == nil && s.Phase == delay.PhaseFailed && s.Error == want
 		})
 		stop()
 	}
@@ -86,7 +86,7 @@ func TestQueue_AHandlerFailsATaskForGoodAtTheEndOfServe(t *testing.T) {
 	stop()
 	s, err := q.State(t.Context(), "a")
 	require.NoError(t, err)
-	require.Equal(t, delay.Failed, s.Phase)
+	require.Equal(t, delay.PhaseFailed, s.Phase)
 }
 
 // The verdict of a handler counts after the end of its lease, as its success does, unless another attempt has begun.
@@ -129,7 +129,7 @@ func TestWithRetry_TheBackoffGetsTheError(t *testing.T) {
 		return fmt.Errorf("call: %w", busy)
 	})
 	require.NoError(t, q.Schedule(t.Context(), "a", 0, nil))
-	require.Equal(t, delay.Retried, (<-ended).Outcome)
+	require.Equal(t, delay.OutcomeRetried, (<-ended).Outcome)
 	require.ErrorIs(t, (<-ended).Err, busy)
 	redistest.Poll(t, func() bool {
 		s, err := q.State(t.Context(), "a")
@@ -163,12 +163,12 @@ func TestWithAttempts_CountsForOneTask(t *testing.T) {
 		}
 	}
 	require.NoError(t, q.Schedule(ctx, "a", 0, []byte("1:p"), delay.WithAttempts(1)))
-	expect("1:p", delay.Exhausted)
+	expect("1:p", delay.OutcomeExhausted)
 	var s delay.State
 	redistest.Poll(t, func() bool {
 		var err error
 		s, err = q.State(ctx, "a")
-		return err == nil && s.Phase == delay.Failed
+		return err == nil && s.Phase == delay.PhaseFailed
 	})
 	require.Equal(t, 1, s.Attempts)
 	retried, err := q.RetryFailed(ctx, "a")
@@ -176,15 +176,15 @@ func TestWithAttempts_CountsForOneTask(t *testing.T) {
 	require.Equal(t, "1:p", <-begun)
 	require.NoError(t, q.Schedule(ctx, "a", time.Hour, []byte("p"), delay.WithAttempts(3), delay.WithMaxWait(2*time.Hour)))
 	end <- struct{}{}
-	require.Equal(t, delay.Exhausted, (<-ended).Outcome)
+	require.Equal(t, delay.OutcomeExhausted, (<-ended).Outcome)
 	redistest.Poll(t, func() bool {
 		moved, err := q.Reschedule(ctx, "a", 0)
 		require.NoError(t, err)
 		return moved
 	})
-	expect("p", delay.Retried, delay.Retried, delay.Exhausted)
+	expect("p", delay.OutcomeRetried, delay.OutcomeRetried, delay.OutcomeExhausted)
 	require.NoError(t, q.Schedule(ctx, "a", 0, nil, delay.WithAttempts(0)))
-	expect("", delay.Retried, delay.Exhausted)
+	expect("", delay.OutcomeRetried, delay.OutcomeExhausted)
 	s, err = q.State(ctx, "a")
 	require.NoError(t, err)
 	require.Zero(t, s.Attempts)
@@ -215,13 +215,13 @@ func TestQueue_AHandlerSnoozesItsTask(t *testing.T) {
 		}
 	})
 	require.NoError(t, q.Schedule(ctx, "a", 0, []byte("p")))
-	for _, outcome := range []delay.Outcome{delay.Retried, delay.Done, delay.Retried, delay.Done} {
+	for _, outcome := range []delay.Outcome{delay.OutcomeRetried, delay.OutcomeDone, delay.OutcomeRetried, delay.OutcomeDone} {
 		require.Equal(t, outcome, (<-ended).Outcome)
 	}
 	stop()
 	s, err := q.State(ctx, "a")
 	require.NoError(t, err)
-	require.Equal(t, delay.Pending, s.Phase)
+	require.Equal(t, delay.PhasePending, s.Phase)
 	require.InDelta(t, time.Hour, s.In, float64(time.Minute))
 	require.Zero(t, s.Failures)
 }

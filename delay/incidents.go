@@ -11,9 +11,10 @@ type IncidentKind string
 
 // The kinds of incidents.
 const (
-	LostTooOften IncidentKind = "lost too often" // it has failed: 25 attempts that had begun lost their lease
-	Deleted      IncidentKind = "deleted"        // it had failed, and was deleted; see WithMaxFailed
-	NoPayload    IncidentKind = "no payload"     // Redis had lost its payload, as by eviction, and it was removed
+	// IncidentLostTooOften: it has failed, because 25 attempts that had begun lost their lease.
+	IncidentLostTooOften IncidentKind = "lost too often"
+	IncidentDeleted      IncidentKind = "deleted"    // it had failed, and was deleted; see WithMaxFailed
+	IncidentNoPayload    IncidentKind = "no payload" // Redis had lost its payload, as by eviction; it was removed
 )
 
 // Incident is what happened to a task outside of its attempts. One process learns of it from Redis, or none if that
@@ -25,7 +26,7 @@ type Incident struct {
 }
 
 // kinds are the kinds of incidents, by the letters of the script.
-var kinds = map[string]IncidentKind{"L": LostTooOften, "D": Deleted, "M": NoPayload}
+var kinds = map[string]IncidentKind{"L": IncidentLostTooOften, "D": IncidentDeleted, "M": IncidentNoPayload}
 
 // readIncidents reads incidents of a queue as delay_work reports them, and reports whether it could.
 func readIncidents(text string) (incidents []Incident, ok bool) {
@@ -53,19 +54,19 @@ func (c *Client) report(queue string, incidents []Incident) {
 		ids[incidents[i].Kind] = append(ids[incidents[i].Kind], incidents[i].ID)
 	}
 	m.mu.Lock()
-	m.stats.LostTooOften += int64(len(ids[LostTooOften]))
-	m.stats.Deleted += int64(len(ids[Deleted]))
-	m.stats.NoPayload += int64(len(ids[NoPayload]))
+	m.stats.LostTooOften += int64(len(ids[IncidentLostTooOften]))
+	m.stats.Deleted += int64(len(ids[IncidentDeleted]))
+	m.stats.NoPayload += int64(len(ids[IncidentNoPayload]))
 	m.mu.Unlock()
 	c.goInside(func() {
 		for kind, of := range ids {
 			name, count, first := logged(queue, of)
 			switch kind {
-			case LostTooOften:
+			case IncidentLostTooOften:
 				m.logger.Warn("delay: tasks have failed, as their leases were lost too often", name, count, first)
-			case Deleted:
+			case IncidentDeleted:
 				m.logger.Warn("delay: failed tasks were deleted", name, count, first)
-			case NoPayload:
+			case IncidentNoPayload:
 				m.logger.Warn("delay: tasks were removed, as Redis had lost their payloads", name, count, first)
 			}
 		}

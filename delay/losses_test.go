@@ -616,10 +616,10 @@ func TestServe_ATaskWithTwoLossesRunsBesideNoneOfALateClaim(t *testing.T) {
 	serve(t, c.Queue(p.name), 4, handle)
 	require.Equal(t, "a", <-events)
 	close(release)
-	require.Equal(t, "late "+string(delay.HandedBack), <-events)
+	require.Equal(t, "late "+string(delay.OutcomeHandedBack), <-events)
 	finish()
 	ended := []string{<-events, <-events, <-events}
-	require.ElementsMatch(t, []string{"a " + string(delay.Done), "late", "late " + string(delay.Done)}, ended)
+	require.ElementsMatch(t, []string{"a " + string(delay.OutcomeDone), "late", "late " + string(delay.OutcomeDone)}, ended)
 }
 
 // Incidents are counted, logged and given to the hook.
@@ -651,14 +651,14 @@ func TestIncidents_AreReported(t *testing.T) {
 		}
 		return errors.New("no")
 	})
-	require.Equal(t, delay.Incident{Queue: p.name, ID: "evicted", Kind: delay.NoPayload}, next())
+	require.Equal(t, delay.Incident{Queue: p.name, ID: "evicted", Kind: delay.IncidentNoPayload}, next())
 
 	// Too many tasks have failed.
 	for i := range 3 {
 		require.NoError(t, q.Schedule(ctx, fmt.Sprint("failed-", i), 0, []byte("p")))
 		redistest.Poll(t, func() bool { return c.Stats().Exhausted == int64(i+1) })
 	}
-	require.Equal(t, delay.Incident{Queue: p.name, ID: "failed-0", Kind: delay.Deleted}, next())
+	require.Equal(t, delay.Incident{Queue: p.name, ID: "failed-0", Kind: delay.IncidentDeleted}, next())
 	stop()
 
 	// A task has lost its lease too often.
@@ -668,7 +668,7 @@ func TestIncidents_AreReported(t *testing.T) {
 		p.rdb.HGet(ctx, p.key("attempts"), "lost").Val(), "0:0:", "0:24:", 1)).Err())
 	p.endLease("lost")
 	serve(t, q, 1, func(context.Context, *delay.Task) error { return nil })
-	require.Equal(t, delay.Incident{Queue: p.name, ID: "lost", Kind: delay.LostTooOften}, next())
+	require.Equal(t, delay.Incident{Queue: p.name, ID: "lost", Kind: delay.IncidentLostTooOften}, next())
 	s := c.Stats()
 	require.Equal(t, []int64{1, 1}, []int64{s.NoPayload, s.LostTooOften})
 	require.Positive(t, s.Deleted)

@@ -62,7 +62,7 @@ func TestPause_NoTaskBeginsUntilResume(t *testing.T) {
 	s, err := q.State(ctx, "0")
 	require.NoError(t, err)
 	require.True(t, s.Paused)
-	require.Equal(t, delay.Pending, s.Phase)
+	require.Equal(t, delay.PhasePending, s.Phase)
 	resume(t, q)
 	again, err = q.Resume(ctx)
 	require.True(t, !again && err == nil)

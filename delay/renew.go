@@ -38,9 +38,9 @@ func (b renewBackend) Renew(ctx context.Context, batch *renewal.Batch) error {
 			return fmt.Errorf("delay: renew: %w", err)
 		}
 		for k, i := range attempts {
-			batch.Outcomes[i] = renewal.Gone
+			batch.Outcomes[i] = renewal.OutcomeGone
 			if renewed[k] || ended[i] { // if the end has just been recorded, no lease is lost
-				batch.Outcomes[i] = renewal.Extended
+				batch.Outcomes[i] = renewal.OutcomeExtended
 			}
 		}
 		return nil

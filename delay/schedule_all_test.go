@@ -102,7 +102,7 @@ func TestScheduleAll_SchedulesInBoundedCalls(t *testing.T) {
 		for _, i := range []int{0, c.tasks - 1} {
 			s, err := q.State(ctx, fmt.Sprint("task-", i))
 			require.NoError(t, err)
-			require.Equal(t, delay.Pending, s.Phase)
+			require.Equal(t, delay.PhasePending, s.Phase)
 			require.Len(t, s.Payload, c.bytes)
 			require.True(t, strings.HasPrefix(string(s.Payload), fmt.Sprint(i, ";")))
 		}
@@ -196,7 +196,7 @@ func TestScheduleAll_SaysWhatIsScheduledWhenItFails(t *testing.T) {
 			for i := range n {
 				s, err := states.State(t.Context(), fmt.Sprint("task-", i))
 				require.NoError(t, err)
-				require.Equal(t, delay.Pending, s.Phase, i)
+				require.Equal(t, delay.PhasePending, s.Phase, i)
 			}
 			if errors.Is(c.want, cogwheel.ErrInvalid) {
 				require.Equal(t, c.at, n)

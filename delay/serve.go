@@ -273,8 +273,8 @@ func (s *server) takeLocked(a *attempt) {
 // backLocked hands back a task that was not begun.
 func (s *server) backLocked(a *attempt) {
 	e := s.event(a)
-	e.Outcome = HandedBack
-	s.endLocked(a, HandedBack, 0)
+	e.Outcome = OutcomeHandedBack
+	s.endLocked(a, OutcomeHandedBack, 0)
 	s.queue.client.goInside(func() { s.queue.client.monitor.ended(e, false) })
 }
 
@@ -284,7 +284,7 @@ func (s *server) endLocked(a *attempt, outcome Outcome, pause time.Duration) {
 	c := s.queue.client
 	a.ended = true
 	s.ended++
-	if outcome == Lost || s.over {
+	if outcome == OutcomeLost || s.over {
 		s.forgetLocked(a)
 	} else {
 		s.notes = append(s.notes, note{a, outcome, max(0, pause)})
@@ -330,7 +330,7 @@ func (s *server) recordedLocked(call *claim, read int) (exhausted []*attempt) {
 		case read > 0:
 			read--
 			s.forgetLocked(e.attempt)
-			if e.outcome == Exhausted {
+			if e.outcome == OutcomeExhausted {
 				exhausted = append(exhausted, e.attempt)
 			}
 		default:

@@ -18,11 +18,13 @@ type Outcome string
 
 // The outcomes.
 const (
-	Done       Outcome = "done"        // the handler returned nil
-	Retried    Outcome = "retried"     // the handler returned an error or panicked; another attempt follows
-	Exhausted  Outcome = "exhausted"   // the same, but no attempt follows, by WithRetry or Fail: the task has failed
-	HandedBack Outcome = "handed back" // Serve was ending; another process runs the task
-	Lost       Outcome = "lost"        // the lease ended before the handler began or ended; another process may run it
+	OutcomeDone    Outcome = "done"    // the handler returned nil
+	OutcomeRetried Outcome = "retried" // the handler returned an error or panicked; another attempt follows
+	// OutcomeExhausted is OutcomeRetried without another attempt, by WithRetry or Fail: the task has failed.
+	OutcomeExhausted  Outcome = "exhausted"
+	OutcomeHandedBack Outcome = "handed back" // Serve was ending; another process runs the task
+	// OutcomeLost: the lease ended before the handler began or ended; another process may run it.
+	OutcomeLost Outcome = "lost"
 )
 
 // Event describes the end of an attempt.
@@ -142,13 +144,13 @@ func (m *monitor) edited(verb string) {
 // count returns the count of an outcome.
 func (s *Stats) count(o Outcome) *int64 {
 	switch o {
-	case Done:
+	case OutcomeDone:
 		return &s.Done
-	case Retried:
+	case OutcomeRetried:
 		return &s.Retried
-	case Exhausted:
+	case OutcomeExhausted:
 		return &s.Exhausted
-	case HandedBack:
+	case OutcomeHandedBack:
 		return &s.HandedBack
 	default:
 		return &s.Lost

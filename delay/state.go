@@ -21,10 +21,10 @@ type Phase string
 
 // The phases.
 const (
-	Unknown Phase = ""        // there is no task of the id, or it has ended
-	Pending Phase = "pending" // it waits for its time, or after a lost lease
-	Claimed Phase = "claimed" // a process runs it, or is about to
-	Failed  Phase = "failed"  // no attempt follows, and it stays until it is retried or deleted
+	PhaseUnknown Phase = ""        // there is no task of the id, or it has ended
+	PhasePending Phase = "pending" // it waits for its time, or after a lost lease
+	PhaseClaimed Phase = "claimed" // a process runs it, or is about to
+	PhaseFailed  Phase = "failed"  // no attempt follows, and it stays until it is retried or deleted
 )
 
 // State is what Redis knows of a task.
@@ -76,7 +76,7 @@ const pageSize = 100
 func (q *Queue) PendingTasks(ctx context.Context) iter.Seq2[State, error] {
 	return func(yield func(State, error) bool) {
 		for _, part := range []string{"due", "running"} {
-			for s, err := range q.list(ctx, part, Pending) {
+			for s, err := range q.list(ctx, part, PhasePending) {
 				if !yield(s, err) || err != nil {
 					return
 				}
@@ -87,7 +87,7 @@ func (q *Queue) PendingTasks(ctx context.Context) iter.Seq2[State, error] {
 
 // FailedTasks yields the tasks that have failed, the oldest first; see PendingTasks.
 func (q *Queue) FailedTasks(ctx context.Context) iter.Seq2[State, error] {
-	return q.list(ctx, "failed", Failed)
+	return q.list(ctx, "failed", PhaseFailed)
 }
 
 func (q *Queue) list(ctx context.Context, part string, phase Phase) iter.Seq2[State, error] {
@@ -229,7 +229,7 @@ func readStates(r *redisconn.Reply, ids []string) ([]State, error) {
 		_, payload, attempts := readTask(read.text())
 		s.Failures, s.Losses = int(read.number()), int(read.number())
 		s.Token, s.Next, s.Error = read.number(), read.number() == 1, read.text()
-		if s.Phase != Unknown {
+		if s.Phase != PhaseUnknown {
 			s.Payload, s.Attempts = payload, attempts
 			s.At, s.In = time.UnixMicro(at), time.Duration(at-now)*time.Microsecond
 		}

@@ -22,7 +22,9 @@ const (
 )
 
 // words are the outcomes as the script takes them.
-var words = map[Outcome]string{Done: "done", Retried: "again", Exhausted: "failed", HandedBack: "back", begun: "begun"}
+var words = map[Outcome]string{
+	OutcomeDone: "done", OutcomeRetried: "again", OutcomeExhausted: "failed", OutcomeHandedBack: "back", begun: "begun",
+}
 
 // buildClaim sends what a server has to record and wants.
 func (c *Client) buildClaim(name string, batch []*waitqueue.Waiter[*server]) waitqueue.Attempt {
@@ -42,7 +44,7 @@ func (c *Client) buildClaim(name string, batch []*waitqueue.Waiter[*server]) wai
 		next.process, next.room, next.probes)
 	for _, e := range next.notes {
 		detail := micros(e.pause)
-		if e.outcome == Exhausted {
+		if e.outcome == OutcomeExhausted {
 			detail = e.attempt.errText
 		}
 		args = append(args, words[e.outcome], e.attempt.ID, e.attempt.Token, detail)

@@ -9,8 +9,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
 )
 
-// checkable is a *Limiter, *StoredLimiter or *All.
-type checkable interface {
+// Checkable is what Check can be asked about: a *Limiter, *StoredLimiter or *All.
+type Checkable interface {
 	Err() error
 	needs() []check.Needs
 }
@@ -31,21 +31,21 @@ type checkable interface {
 // until then; the Report is nil if calls have not returned a quarter of a second later. If an argument is
 // invalid or the Client is closed (ErrClosed), there is an error and no Report. Check blocks for a few round
 // trips, at most until a quarter of a second after the end of ctx. It is safe for concurrent use.
-func (c *Client) Check(ctx context.Context, limiters ...checkable) (*cogwheel.Report, error) {
+func (c *Client) Check(ctx context.Context, limiters ...Checkable) (*cogwheel.Report, error) {
 	return check.Call(ctx, &c.gate, c.core.Wheel, argument, ErrClosed, limiters, func() *cogwheel.Report {
 		return check.Run(ctx, c.checked(limiters))
 	})
 }
 
 // checked returns the parameters of the check.
-func (c *Client) checked(limiters []checkable) *check.Client {
+func (c *Client) checked(limiters []Checkable) *check.Client {
 	var needs []check.Needs
 	for _, l := range limiters {
 		needs = append(needs, l.needs()...)
 	}
 	if len(limiters) == 0 {
 		const name = check.Sample
-		kinds := []checkable{c.StoredLimiter(name), c.All(c.Limiter(name, PerSecond(1)).Part("").Cost(2))}
+		kinds := []Checkable{c.StoredLimiter(name), c.All(c.Limiter(name, PerSecond(1)).Part("").Cost(2))}
 		for algorithm := range algo.Kinds {
 			kinds = append(kinds, c.Limiter(name, PerSecond(1), WithAlgorithm(Algorithm(algorithm))))
 		}

@@ -72,6 +72,9 @@ func (k *Limiter) setLimit(limit Limit) {
 // Err returns the *cogwheel.InvalidError of an invalid argument of Client.Limiter, or nil.
 func (k *Limiter) Err() error { return k.err }
 
+// Name returns the prefix of the keys.
+func (k *Limiter) Name() string { return k.prefix }
+
 // Limit returns the limit of every key.
 func (k *Limiter) Limit() Limit { return Limit(k.options.Limit) }
 

@@ -65,6 +65,9 @@ func (c *Client) StoredLimiter(name string) *StoredLimiter {
 	return l
 }
 
+// Name returns the name of the limiter.
+func (l *StoredLimiter) Name() string { return l.name }
+
 // Err returns the *cogwheel.InvalidError of an invalid name, or nil.
 func (l *StoredLimiter) Err() error { return l.err }
 

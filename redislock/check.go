@@ -12,8 +12,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// checkable is a *Mutex, *RWMutex, *MultiMutex or *QuorumMutex.
-type checkable interface {
+// Checkable is what Check can be asked about: a *Mutex, *RWMutex, *MultiMutex or *QuorumMutex.
+type Checkable interface {
 	Err() error
 	needs() []check.Needs
 }
@@ -35,14 +35,14 @@ type checkable interface {
 // until then; the Report is nil if calls have not returned a quarter of a second later. If an argument is
 // invalid or the Client is closed (ErrClosed), there is an error and no Report. Check blocks for a few round
 // trips, at most until a quarter of a second after the end of ctx. It is safe for concurrent use.
-func (c *Client) Check(ctx context.Context, locks ...checkable) (*cogwheel.Report, error) {
+func (c *Client) Check(ctx context.Context, locks ...Checkable) (*cogwheel.Report, error) {
 	return check.Call(ctx, &c.gate, c.wheel, argument, ErrClosed, locks, func() *cogwheel.Report {
 		return check.Run(ctx, c.checked(locks))
 	})
 }
 
 // checked returns the parameters of the check. It may have to ask a cluster for its kind of channels.
-func (c *Client) checked(locks []checkable) *check.Client {
+func (c *Client) checked(locks []Checkable) *check.Client {
 	c.redis.Channels.Decide()
 	lease := c.defaults.lease
 	var needs []check.Needs
@@ -63,7 +63,7 @@ func (c *Client) checked(locks []checkable) *check.Client {
 }
 
 // mutexes returns the single locks in a lock.
-func mutexes(l checkable) []*Mutex {
+func mutexes(l Checkable) []*Mutex {
 	switch l := l.(type) {
 	case *Mutex:
 		return []*Mutex{l}
@@ -82,7 +82,7 @@ func (c *Client) allNeeds() []check.Needs {
 	replicated := []LockOption{WithFencing(), WithReplicas(1, maxVoteTimeout)}
 	var needs []check.Needs
 	const name = check.Sample
-	for _, l := range []checkable{
+	for _, l := range []Checkable{
 		c.Mutex(name, append(replicated, WithMinHold(time.Second))...),
 		c.FairMutex(name, replicated...), c.RWMutex(name, replicated...),
 	} {
@@ -167,7 +167,7 @@ func (m *QuorumMutex) needs() []check.Needs {
 
 // Check checks all servers as Client.Check does. As long as a majority of them can work, the failures of the
 // others are warnings. If two clients lead to one server, that is a failure.
-func (q *Quorum) Check(ctx context.Context, locks ...checkable) (*cogwheel.Report, error) {
+func (q *Quorum) Check(ctx context.Context, locks ...Checkable) (*cogwheel.Report, error) {
 	return check.Call(ctx, &q.gate, q.wheel, argument, ErrClosed, locks, func() *cogwheel.Report {
 		reports := make([]*cogwheel.Report, len(q.servers))
 		var asking sync.WaitGroup

@@ -64,9 +64,9 @@ func outcomes(cmd *redis.Cmd, into []renewal.Outcome) error {
 		return fmt.Errorf("redislock: renew: %w", err)
 	}
 	for i, h := range held {
-		into[i] = renewal.Gone
+		into[i] = renewal.OutcomeGone
 		if h {
-			into[i] = renewal.Extended
+			into[i] = renewal.OutcomeExtended
 		}
 	}
 	return nil

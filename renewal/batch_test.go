@@ -18,7 +18,7 @@ import (
 func TestRenewer_BatchesWhatIsDueTogether(t *testing.T) {
 	const leases = 10_000
 	inBubble(t, func(t *testing.T, r *renewal.Renewer) {
-		b := &fakeBackend{answer: all(renewal.Extended)}
+		b := &fakeBackend{answer: all(renewal.OutcomeExtended)}
 		d, err := r.Destination(b)
 		require.NoError(t, err)
 		addTo(t, d, renewal.Spec{Key: "one", TTL: ttl})
@@ -67,7 +67,7 @@ func TestRenewer_LeasesOfOneWindowShareAWakeUpOfTheWheel(t *testing.T) {
 		require.NoError(t, err)
 		r, err := renewal.New(w)
 		require.NoError(t, err)
-		b := &fakeBackend{answer: all(renewal.Extended)}
+		b := &fakeBackend{answer: all(renewal.OutcomeExtended)}
 		for k := range leases {
 			add(t, r, b, renewal.Spec{Key: fmt.Sprint(k), ID: "1", TTL: ttl})
 		}
@@ -103,7 +103,7 @@ func TestRenewer_LeasesOfDifferentLengthsTravelTogether(t *testing.T) {
 				}
 			}
 			time.Sleep(10 * time.Millisecond)
-			return all(renewal.Extended)(ctx, n, batch)
+			return all(renewal.OutcomeExtended)(ctx, n, batch)
 		}
 		d, err := r.Destination(b)
 		require.NoError(t, err)
@@ -125,6 +125,6 @@ func TestRenewer_LeasesOfDifferentLengthsTravelTogether(t *testing.T) {
 }
 
 func TestOutcome_String(t *testing.T) {
-	require.Equal(t, "unknown extended gone", fmt.Sprint(renewal.Unknown, " ", renewal.Extended, " ", renewal.Gone))
+	require.Equal(t, "unknown extended gone", fmt.Sprint(renewal.OutcomeUnknown, " ", renewal.OutcomeExtended, " ", renewal.OutcomeGone))
 	require.Equal(t, "Outcome(3)", renewal.Outcome(3).String())
 }

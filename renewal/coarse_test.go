@@ -67,7 +67,7 @@ func TestRenewer_KeepsTheShortestLeasesOfACoarseWheel(t *testing.T) {
 		b := &fakeBackend{}
 		b.answer = func(ctx context.Context, n int, batch *renewal.Batch) error {
 			time.Sleep(10 * time.Millisecond)
-			return all(renewal.Extended)(ctx, n, batch)
+			return all(renewal.OutcomeExtended)(ctx, n, batch)
 		}
 		d, err := r.Destination(b)
 		require.NoError(t, err)

@@ -19,18 +19,18 @@ import (
 type Outcome uint8
 
 const (
-	// Unknown means that the backend gave no answer: the lease keeps its deadline, and the renewal is retried
+	// OutcomeUnknown means that the backend gave no answer: the lease keeps its deadline, and the renewal is retried
 	// soon.
-	Unknown Outcome = iota
-	// Extended means that the lease lasts for a full TTL from some instant after the call began.
-	Extended
-	// Gone means that the backend no longer knows the lease: it is lost at once.
-	Gone
+	OutcomeUnknown Outcome = iota
+	// OutcomeExtended means that the lease lasts for a full TTL from some instant after the call began.
+	OutcomeExtended
+	// OutcomeGone means that the backend no longer knows the lease: it is lost at once.
+	OutcomeGone
 )
 
 // String returns the outcome in words: "unknown", "extended" or "gone".
 func (o Outcome) String() string {
-	if o > Gone {
+	if o > OutcomeGone {
 		return fmt.Sprintf("Outcome(%d)", uint8(o))
 	}
 	return [...]string{"unknown", "extended", "gone"}[o]
@@ -52,7 +52,7 @@ type Batch struct {
 type Backend interface {
 	// Renew makes every lease of b last for at least its TTL from now, if its key is still held under its ID,
 	// and sets the outcomes. It must not shorten a lease. An error or a panic is the cause for leases left
-	// Unknown; the other outcomes count nevertheless.
+	// OutcomeUnknown; the other outcomes count nevertheless.
 	//
 	// Several calls may run at the same time. Renew must return when ctx ends; until it does, it counts as one
 	// of the four calls of the Destination. ctx ends with the Close of the Renewer, or after a sixth of the

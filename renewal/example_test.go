@@ -22,9 +22,9 @@ func (s *seats) Renew(_ context.Context, b *renewal.Batch) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, lease := range b.Leases {
-		b.Outcomes[i] = renewal.Gone
+		b.Outcomes[i] = renewal.OutcomeGone
 		if s.taken[lease.Key] == lease.ID {
-			b.Outcomes[i] = renewal.Extended // a server would set the expiry to lease.TTL from now
+			b.Outcomes[i] = renewal.OutcomeExtended // a server would set the expiry to lease.TTL from now
 		}
 	}
 	return nil

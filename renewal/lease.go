@@ -340,13 +340,13 @@ func (l *Lease) finishCallLocked(o Outcome, sentAt time.Time, failure error) (re
 	switch {
 	case l.phase != sent:
 		return false, nil
-	case o == Gone:
+	case o == OutcomeGone:
 		return false, l.loseLocked(ErrGone)
 	case l.leftLocked(now) <= 0:
 		// The old deadline decides, even if the answer is Extended and the entry that announces the loss is
 		// late: Valid has returned false since, and must not return true again.
 		return false, l.loseLocked(ErrExpired)
-	case o == Extended:
+	case o == OutcomeExtended:
 		l.prolongLocked(sentAt, l.ttl)
 		l.renewAt = l.ageLocked(sentAt) + nextRenewal(l.ttl, rand.Float64())
 		l.failure = nil

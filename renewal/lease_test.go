@@ -17,7 +17,7 @@ import (
 func TestLease_Close(t *testing.T) {
 	t.Run("stops the renewals and names the reason", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, r *renewal.Renewer) {
-			b := &fakeBackend{answer: all(renewal.Extended)}
+			b := &fakeBackend{answer: all(renewal.OutcomeExtended)}
 			errDone := errors.New("done")
 			told := false
 			l := add(t, r, b, renewal.Spec{Key: "k", ID: "1", TTL: ttl, OnLost: func(error) { told = true }})
@@ -43,7 +43,7 @@ func TestLease_Close(t *testing.T) {
 			release := make(chan struct{})
 			b := &fakeBackend{answer: func(ctx context.Context, n int, b *renewal.Batch) error {
 				<-release
-				return all(renewal.Extended)(ctx, n, b)
+				return all(renewal.OutcomeExtended)(ctx, n, b)
 			}}
 			d, err := r.Destination(b)
 			require.NoError(t, err)
@@ -63,7 +63,7 @@ func TestLease_Close(t *testing.T) {
 		})
 	})
 
-	for _, answer := range []renewal.Outcome{renewal.Extended, renewal.Gone, renewal.Unknown} {
+	for _, answer := range []renewal.Outcome{renewal.OutcomeExtended, renewal.OutcomeGone, renewal.OutcomeUnknown} {
 		t.Run(fmt.Sprintf("ignores the answer %d of a renewal in flight", answer), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, r *renewal.Renewer) {
 				release := make(chan struct{})
@@ -92,7 +92,7 @@ func TestLease_Close(t *testing.T) {
 func TestLease_Context(t *testing.T) {
 	t.Run("ends with its parent", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, r *renewal.Renewer) {
-			l := add(t, r, &fakeBackend{answer: all(renewal.Extended)}, renewal.Spec{Key: "k", TTL: ttl})
+			l := add(t, r, &fakeBackend{answer: all(renewal.OutcomeExtended)}, renewal.Spec{Key: "k", TTL: ttl})
 			parent, cancel := context.WithCancelCause(t.Context())
 			ctx := l.Context(parent)
 			errWhy := errors.New("why")
@@ -106,7 +106,7 @@ func TestLease_Context(t *testing.T) {
 
 	t.Run("is over from the start when the lease is", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, r *renewal.Renewer) {
-			l := add(t, r, &fakeBackend{answer: all(renewal.Extended)}, renewal.Spec{Key: "k", TTL: ttl})
+			l := add(t, r, &fakeBackend{answer: all(renewal.OutcomeExtended)}, renewal.Spec{Key: "k", TTL: ttl})
 			l.Close(nil)
 			require.Equal(t, renewal.ErrReleased, context.Cause(l.Context(t.Context())))
 		})
@@ -114,7 +114,7 @@ func TestLease_Context(t *testing.T) {
 
 	t.Run("costs no goroutine while both last", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, r *renewal.Renewer) {
-			l := add(t, r, &fakeBackend{answer: all(renewal.Extended)}, renewal.Spec{Key: "k", TTL: ttl})
+			l := add(t, r, &fakeBackend{answer: all(renewal.OutcomeExtended)}, renewal.Spec{Key: "k", TTL: ttl})
 			parent, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			synctest.Wait()

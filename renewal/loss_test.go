@@ -27,7 +27,7 @@ func TestRenewer_AnnouncesALoss(t *testing.T) {
 	}{
 		{
 			"at once when the backend says the lease is gone",
-			all(renewal.Gone), renewal.ErrGone,
+			all(renewal.OutcomeGone), renewal.ErrGone,
 			[2]time.Duration{ttl/6 - 300*time.Millisecond, ttl/3 + 200*time.Millisecond},
 			[2]int{1, 1},
 		},
@@ -107,7 +107,7 @@ func TestRenewer_SurvivesFailuresShorterThanTheLease(t *testing.T) {
 				failed++
 				return errDown
 			}
-			return all(renewal.Extended)(ctx, n, b)
+			return all(renewal.OutcomeExtended)(ctx, n, b)
 		}}
 		l := add(t, r, b, renewal.Spec{Key: "k", ID: "1", TTL: ttl})
 		time.Sleep(3 * ttl)
@@ -123,7 +123,7 @@ func TestRenewer_NeverRevivesALostLease(t *testing.T) {
 		// The answer comes after the deadline and says that the lease was extended.
 		b := &fakeBackend{answer: func(_ context.Context, _ int, b *renewal.Batch) error {
 			time.Sleep(ttl)
-			return all(renewal.Extended)(context.Background(), 0, b)
+			return all(renewal.OutcomeExtended)(context.Background(), 0, b)
 		}}
 		l := add(t, r, b, renewal.Spec{Key: "k", ID: "1", TTL: ttl})
 		<-l.Done()
@@ -145,7 +145,7 @@ func TestRenewer_TheOldDeadlineDecidesWhenTheWheelIsLate(t *testing.T) {
 		var l *renewal.Lease
 		b := &fakeBackend{answer: func(ctx context.Context, n int, b *renewal.Batch) error {
 			time.Sleep(time.Until(l.Deadline()) + time.Millisecond)
-			return all(renewal.Extended)(ctx, n, b)
+			return all(renewal.OutcomeExtended)(ctx, n, b)
 		}}
 		l = add(t, r, b, renewal.Spec{Key: "k", ID: "1", TTL: ttl})
 		// Another callback keeps the worker busy while the deadline passes.
@@ -173,7 +173,7 @@ func TestRenewer_CountsTheNewDeadlineFromTheSending(t *testing.T) {
 			}
 			sentAt = time.Now()
 			time.Sleep(slow)
-			return all(renewal.Extended)(context.Background(), n, b)
+			return all(renewal.OutcomeExtended)(context.Background(), n, b)
 		}}
 		l := add(t, r, b, renewal.Spec{Key: "k", ID: "1", TTL: ttl})
 		<-l.Done()
@@ -187,7 +187,7 @@ func TestRenewer_OneHangingDestinationDelaysNoOther(t *testing.T) {
 		stuck := make(chan struct{})
 		ignoresItsContext := func(context.Context, int, *renewal.Batch) error { <-stuck; return errDown }
 		hung := &fakeBackend{answer: ignoresItsContext}
-		sound := &fakeBackend{answer: all(renewal.Extended)}
+		sound := &fakeBackend{answer: all(renewal.OutcomeExtended)}
 		dHung, err := r.Destination(hung)
 		require.NoError(t, err)
 		dSound, err := r.Destination(sound)

@@ -15,7 +15,7 @@ func TestLease_Prolong(t *testing.T) {
 
 	t.Run("moves the deadline, which renewals do not bring back", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, r *renewal.Renewer) {
-			b := &fakeBackend{answer: all(renewal.Extended)}
+			b := &fakeBackend{answer: all(renewal.OutcomeExtended)}
 			start := time.Now()
 			l := add(t, r, b, renewal.Spec{Key: "k", ID: "1", TTL: ttl})
 			require.True(t, l.Prolong(start, 10*ttl))

@@ -15,7 +15,7 @@ import (
 
 func TestRenewer_KeepsALeaseAlive(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *renewal.Renewer) {
-		b := &fakeBackend{answer: all(renewal.Extended)}
+		b := &fakeBackend{answer: all(renewal.OutcomeExtended)}
 		start := time.Now()
 		l := add(t, r, b, renewal.Spec{Key: "k", ID: "1", TTL: ttl})
 
@@ -51,7 +51,7 @@ func TestRenewer_KeepsALeaseOnAFullWheel(t *testing.T) {
 		require.NoError(t, err)
 		r, err := renewal.New(w)
 		require.NoError(t, err)
-		l := add(t, r, &fakeBackend{answer: all(renewal.Extended)}, renewal.Spec{Key: "k", ID: "1", TTL: ttl})
+		l := add(t, r, &fakeBackend{answer: all(renewal.OutcomeExtended)}, renewal.Spec{Key: "k", ID: "1", TTL: ttl})
 		time.Sleep(3 * ttl)
 		require.NoError(t, l.Err())
 		require.NoError(t, r.Close(t.Context()))
@@ -140,7 +140,7 @@ func TestRenewer_RefusesBadInput(t *testing.T) {
 	}()
 	r, err := renewal.New(w)
 	require.NoError(t, err)
-	b := &fakeBackend{answer: all(renewal.Extended)}
+	b := &fakeBackend{answer: all(renewal.OutcomeExtended)}
 
 	watch := func(ttl time.Duration, sentAt time.Time) error {
 		_, err := r.Watch(renewal.Spec{Key: "k", TTL: ttl, SentAt: sentAt})

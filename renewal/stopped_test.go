@@ -43,7 +43,7 @@ func TestRenewer_LosesItsLeasesWhenTheWheelIsStopped(t *testing.T) {
 					if at.hangs {
 						<-answered
 					}
-					return all(renewal.Extended)(ctx, n, b)
+					return all(renewal.OutcomeExtended)(ctx, n, b)
 				}}
 				spec := renewal.Spec{
 					Key: "k", ID: "\x01\xff", TTL: ttl, SentAt: time.Now(), Lost: errOwn,

@@ -34,7 +34,7 @@ func TestLease_AStepOfTheWallClock(t *testing.T) {
 	for _, step := range []time.Duration{time.Minute, -time.Minute, 100 * time.Millisecond} {
 		t.Run("by "+step.String()+" loses no lease", func(t *testing.T) {
 			onClock(t, func(t *testing.T, r *renewal.Renewer, m *clocktest.Clock) {
-				renewed := add(t, r, &fakeBackend{answer: all(renewal.Extended)}, renewal.Spec{TTL: ttl, SentAt: m.Now()})
+				renewed := add(t, r, &fakeBackend{answer: all(renewal.OutcomeExtended)}, renewal.Spec{TTL: ttl, SentAt: m.Now()})
 				watched, err := r.Watch(renewal.Spec{TTL: time.Hour, SentAt: m.Now()})
 				require.NoError(t, err)
 				for range 10 {
@@ -56,7 +56,7 @@ func TestLease_AStepOfTheWallClock(t *testing.T) {
 	t.Run("ahead has all leases renewed at once, in batches, and once", func(t *testing.T) {
 		onClock(t, func(t *testing.T, r *renewal.Renewer, m *clocktest.Clock) {
 			const n = 10000
-			b := &fakeBackend{answer: all(renewal.Extended)}
+			b := &fakeBackend{answer: all(renewal.OutcomeExtended)}
 			d, err := r.Destination(b)
 			require.NoError(t, err)
 			leases := make([]*renewal.Lease, n)
@@ -76,7 +76,7 @@ func TestLease_AStepOfTheWallClock(t *testing.T) {
 
 	t.Run("is noticed when the next of all leases falls due", func(t *testing.T) {
 		onClock(t, func(t *testing.T, r *renewal.Renewer, m *clocktest.Clock) {
-			b := &fakeBackend{answer: all(renewal.Extended)}
+			b := &fakeBackend{answer: all(renewal.OutcomeExtended)}
 			add(t, r, b, renewal.Spec{TTL: time.Hour, SentAt: m.Now()})
 			add(t, r, b, renewal.Spec{TTL: time.Minute, SentAt: m.Now()})
 			m.Step(2 * time.Hour)
@@ -90,7 +90,7 @@ func TestLease_AStepOfTheWallClock(t *testing.T) {
 	t.Run("by less than the margin, or back, makes no lease due", func(t *testing.T) {
 		for _, step := range []time.Duration{300 * time.Millisecond, -time.Hour} {
 			onClock(t, func(t *testing.T, r *renewal.Renewer, m *clocktest.Clock) {
-				b := &fakeBackend{answer: all(renewal.Extended)}
+				b := &fakeBackend{answer: all(renewal.OutcomeExtended)}
 				l := add(t, r, b, renewal.Spec{TTL: ttl, SentAt: m.Now()})
 				m.Step(step)
 				require.True(t, l.Valid())
@@ -116,7 +116,7 @@ func TestLease_AStepOfTheWallClock(t *testing.T) {
 
 	t.Run("ahead loses a lease that the backend does not know any more", func(t *testing.T) {
 		onClock(t, func(t *testing.T, r *renewal.Renewer, m *clocktest.Clock) {
-			l := add(t, r, &fakeBackend{answer: all(renewal.Gone)}, renewal.Spec{TTL: ttl, SentAt: m.Now()})
+			l := add(t, r, &fakeBackend{answer: all(renewal.OutcomeGone)}, renewal.Spec{TTL: ttl, SentAt: m.Now()})
 			m.Step(time.Minute)
 			require.True(t, l.Valid())
 			time.Sleep(time.Second)
@@ -145,7 +145,7 @@ func TestLease_AStepOfTheWallClock(t *testing.T) {
 						first, b.calls = false, nil
 						m.Step(time.Minute)
 					}
-					return all(renewal.Extended)(ctx, n, batch)
+					return all(renewal.OutcomeExtended)(ctx, n, batch)
 				}
 				add(t, r, b, renewal.Spec{TTL: ttl, SentAt: m.Now()})
 				time.Sleep(11 * time.Second)
@@ -153,7 +153,7 @@ func TestLease_AStepOfTheWallClock(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				onClock(t, func(t *testing.T, r *renewal.Renewer, m *clocktest.Clock) {
-					b := &fakeBackend{answer: all(renewal.Extended)}
+					b := &fakeBackend{answer: all(renewal.OutcomeExtended)}
 					request(r, m, b)
 					time.Sleep(time.Second)
 					require.Equal(t, 1, b.count())
@@ -167,7 +167,7 @@ func TestLease_ASuspendedMachine(t *testing.T) {
 	t.Run("has lost its leases when it wakes, and says so at once", func(t *testing.T) {
 		for _, step := range []time.Duration{0, time.Hour, -time.Hour} { // of the wall clock meanwhile
 			onClock(t, func(t *testing.T, r *renewal.Renewer, m *clocktest.Clock) {
-				renewed := add(t, r, &fakeBackend{answer: all(renewal.Extended)}, renewal.Spec{TTL: ttl, SentAt: m.Now()})
+				renewed := add(t, r, &fakeBackend{answer: all(renewal.OutcomeExtended)}, renewal.Spec{TTL: ttl, SentAt: m.Now()})
 				watched, err := r.Watch(renewal.Spec{TTL: ttl, SentAt: m.Now()})
 				require.NoError(t, err)
 				time.Sleep(time.Second)
@@ -198,7 +198,7 @@ func TestLease_ASuspendedMachine(t *testing.T) {
 
 	t.Run("renews leases at once that became due meanwhile", func(t *testing.T) {
 		onClock(t, func(t *testing.T, r *renewal.Renewer, m *clocktest.Clock) {
-			b := &fakeBackend{answer: all(renewal.Extended)}
+			b := &fakeBackend{answer: all(renewal.OutcomeExtended)}
 			l := add(t, r, b, renewal.Spec{TTL: ttl, SentAt: m.Now()})
 			m.Suspend(25 * time.Second)
 			require.True(t, l.Valid())
@@ -212,7 +212,7 @@ func TestLease_ASuspendedMachine(t *testing.T) {
 
 	t.Run("renews a lease at the usual pace whose longer term was requested before", func(t *testing.T) {
 		onClock(t, func(t *testing.T, r *renewal.Renewer, m *clocktest.Clock) {
-			b := &fakeBackend{answer: all(renewal.Extended)}
+			b := &fakeBackend{answer: all(renewal.OutcomeExtended)}
 			l := add(t, r, b, renewal.Spec{TTL: ttl, SentAt: m.Now()})
 			require.True(t, l.Prolong(m.Now(), 3*ttl))
 			time.Sleep(time.Second)
@@ -237,7 +237,7 @@ func TestLease_ASuspendedMachine(t *testing.T) {
 	t.Run("without a boot clock has lost its leases if the wall clock says so", func(t *testing.T) {
 		onClock(t, func(t *testing.T, r *renewal.Renewer, m *clocktest.Clock) {
 			r.UseClock(m.ReadWithoutBoot)
-			l := add(t, r, &fakeBackend{answer: all(renewal.Extended)}, renewal.Spec{TTL: ttl, SentAt: m.Now()})
+			l := add(t, r, &fakeBackend{answer: all(renewal.OutcomeExtended)}, renewal.Spec{TTL: ttl, SentAt: m.Now()})
 			m.Step(-time.Hour)
 			require.True(t, l.Valid())
 			m.Step(ttl)
@@ -248,7 +248,7 @@ func TestLease_ASuspendedMachine(t *testing.T) {
 
 func TestRenewer_ReadsTheBootClockOnlyAfterAStep(t *testing.T) {
 	onClock(t, func(t *testing.T, r *renewal.Renewer, m *clocktest.Clock) {
-		l := add(t, r, &fakeBackend{answer: all(renewal.Extended)}, renewal.Spec{TTL: ttl, SentAt: m.Now()})
+		l := add(t, r, &fakeBackend{answer: all(renewal.OutcomeExtended)}, renewal.Spec{TTL: ttl, SentAt: m.Now()})
 		time.Sleep(time.Hour)
 		require.True(t, l.Valid())
 		require.Equal(t, 1, m.Reads())
@@ -274,7 +274,7 @@ func TestStats_CallsAreTimedByTheClockOfTheWheel(t *testing.T) {
 		require.NoError(t, err)
 		slow := func(ctx context.Context, n int, b *renewal.Batch) error {
 			time.Sleep(time.Second)
-			return all(renewal.Extended)(ctx, n, b)
+			return all(renewal.OutcomeExtended)(ctx, n, b)
 		}
 		add(t, r, &fakeBackend{answer: slow}, renewal.Spec{TTL: ttl, SentAt: w.Now()})
 		time.Sleep(ttl)

@@ -8,8 +8,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// checkable is a *CountingSemaphore or *Semaphore.
-type checkable interface {
+// Checkable is what Check can be asked about: a *CountingSemaphore or *Semaphore.
+type Checkable interface {
 	Err() error
 	needs() []check.Needs
 }
@@ -30,14 +30,14 @@ type checkable interface {
 // until then; the Report is nil if calls have not returned a quarter of a second later. If an argument is
 // invalid or the Client is closed (ErrClosed), there is an error and no Report. Check blocks for a few round
 // trips, at most until a quarter of a second after the end of ctx. It is safe for concurrent use.
-func (c *Client) Check(ctx context.Context, semaphores ...checkable) (*cogwheel.Report, error) {
+func (c *Client) Check(ctx context.Context, semaphores ...Checkable) (*cogwheel.Report, error) {
 	return check.Call(ctx, &c.gate, c.wheel, argument, ErrClosed, semaphores, func() *cogwheel.Report {
 		return check.Run(ctx, c.checked(semaphores))
 	})
 }
 
 // checked returns the parameters of the check. It may have to ask a cluster for its kind of channels.
-func (c *Client) checked(semaphores []checkable) *check.Client {
+func (c *Client) checked(semaphores []Checkable) *check.Client {
 	c.redis.Channels.Decide()
 	lease := DefaultLease
 	var needs []check.Needs
@@ -49,7 +49,7 @@ func (c *Client) checked(semaphores []checkable) *check.Client {
 	}
 	if len(semaphores) == 0 {
 		const name = check.Sample
-		for _, s := range []checkable{c.CountingSemaphore(name), c.Semaphore(name), c.FairSemaphore(name)} {
+		for _, s := range []Checkable{c.CountingSemaphore(name), c.Semaphore(name), c.FairSemaphore(name)} {
 			needs = append(needs, s.needs()...)
 		}
 		for i := range needs {

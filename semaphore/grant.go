@@ -33,6 +33,14 @@ func (g *Grant) hold() conventions.Hold {
 // isZero reports whether the grant is nil or zero.
 func (g *Grant) isZero() bool { return g == nil || g.held.client == nil }
 
+// Name returns the name of the semaphore, or "" for a nil or zero Grant.
+func (g *Grant) Name() string {
+	if g.isZero() {
+		return ""
+	}
+	return g.held.name
+}
+
 // IDs returns the ids of the permits, 32 hex digits each, as Redisson reports them.
 func (g *Grant) IDs() []string {
 	if g.isZero() {

@@ -59,7 +59,7 @@ func setOutcomes(cmd *redis.Cmd, batch *renewal.Batch, members []int) error {
 	renewed, err := scripts.Flags(cmd, total)
 	if redis.HasErrorPrefix(err, "WRONGTYPE") { // the key was overwritten
 		for _, i := range members {
-			batch.Outcomes[i] = renewal.Gone
+			batch.Outcomes[i] = renewal.OutcomeGone
 		}
 		return nil
 	}
@@ -68,9 +68,9 @@ func setOutcomes(cmd *redis.Cmd, batch *renewal.Batch, members []int) error {
 	}
 	for _, i := range members {
 		n := len(batch.Leases[i].ID) / idLen
-		batch.Outcomes[i] = renewal.Extended
+		batch.Outcomes[i] = renewal.OutcomeExtended
 		if slices.Contains(renewed[:n], false) {
-			batch.Outcomes[i] = renewal.Gone
+			batch.Outcomes[i] = renewal.OutcomeGone
 		}
 		renewed = renewed[n:]
 	}

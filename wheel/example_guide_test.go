@@ -75,7 +75,7 @@ func Example_million() {
 	}
 	timers := make([]wheel.Timer, 1_000_000)
 	for id := range timers {
-		timers[id], err = sessions.Add(30*time.Minute, uint64(id))
+		timers[id], err = sessions.Add(uint64(id), 30*time.Minute)
 		if err != nil {
 			log.Fatal(err) // ErrTooManyPending: refuse the session
 		}

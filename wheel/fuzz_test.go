@@ -132,7 +132,7 @@ func (m *wheelModel) add(kind entryKind, does callback, d time.Duration) {
 	case newTimeoutKind:
 		e.timeout, err = m.w.NewTimeout(wheel.TimerTaskFunc(func(*wheel.Timeout) { f() }), d)
 	case typedKind:
-		e.timer, err = m.typed.Add(d, n)
+		e.timer, err = m.typed.Add(n, d)
 	case everyKind:
 		e.timer, err = m.w.Every(d, f)
 	case scheduleKind:

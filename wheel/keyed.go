@@ -84,7 +84,7 @@ func (w *Keyed[K, V]) Set(key K, value V, d time.Duration) (replaced V, ok bool,
 			return old.value, true, nil
 		}
 	}
-	t, err := w.typed.Add(d, v)
+	t, err := w.typed.Add(v, d)
 	if err != nil {
 		return replaced, false, err
 	}

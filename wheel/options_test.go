@@ -139,7 +139,7 @@ func TestWheel_RefusesNilArgumentsAndBadPeriods(t *testing.T) {
 	}
 	require.Zero(t, w.Len())
 	after(t, w, time.Hour, function) // the wheel was not stopped
-	_, err = typed.Add(time.Hour, 1)
+	_, err = typed.Add(1, time.Hour)
 	require.NoError(t, err)
 	rest, err := w.Stop(context.Background())
 	require.NoError(t, err)

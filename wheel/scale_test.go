@@ -36,7 +36,7 @@ func TestWheel_MillionsOfTimersGiveTheirMemoryBack(t *testing.T) {
 	timers := make([]wheel.Timer, n)
 	before := heap()
 	for k := range timers {
-		timers[k], err = w.Add(time.Second+time.Duration(rand.Int64N(int64(time.Hour))), uint32(k))
+		timers[k], err = w.Add(uint32(k), time.Second+time.Duration(rand.Int64N(int64(time.Hour))))
 		require.NoError(t, err)
 	}
 	peak := heap()

@@ -114,7 +114,7 @@ func stopInTheMiddle(t *testing.T, opts ...wheel.Option) (e ends, late int) {
 	require.NoError(t, err)
 	timers := make([]wheel.Timer, 300)
 	for k := range timers {
-		timers[k], err = w.Add(time.Second+time.Duration(k%3)*time.Millisecond, k)
+		timers[k], err = w.Add(k, time.Second+time.Duration(k%3)*time.Millisecond)
 		require.NoError(t, err)
 	}
 	pass(2 * time.Second)

@@ -87,7 +87,7 @@ func parallel(goroutines int, f func(g int)) {
 }
 
 func schedule(t *testing.T, w *wheel.Typed[uint32], d time.Duration, v uint32) wheel.Timer {
-	timer, err := w.Add(d, v)
+	timer, err := w.Add(v, d)
 	if err != nil {
 		t.Error(err)
 	}

@@ -34,7 +34,7 @@ func NewTyped[T any](fire func(T), opts ...Option) (*Typed[T], error) {
 // Add returns ErrStopped after Stop was called, and ErrTooManyPending if WithMaxPendingTimeouts is reached;
 // then nothing is scheduled. It is safe for concurrent use, also inside the function of NewTyped. It does not
 // block, and allocates only when the wheel's memory has to grow.
-func (w *Typed[T]) Add(d time.Duration, v T) (Timer, error) { return w.shards.schedule(d, v) }
+func (w *Typed[T]) Add(v T, d time.Duration) (Timer, error) { return w.shards.schedule(d, v) }
 
 // Len returns the number of pending entries, as Wheel.Len does.
 func (w *Typed[T]) Len() int { return w.scheduler.len() }

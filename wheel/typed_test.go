@@ -18,7 +18,7 @@ func TestTyped_FiresEachValueOnce(t *testing.T) {
 		require.NoError(t, err)
 		var stopped wheel.Timer
 		for v := range uint64(1001) {
-			timer, err := w.Add(time.Duration(v+1)*time.Second, v)
+			timer, err := w.Add(v, time.Duration(v+1)*time.Second)
 			require.NoError(t, err)
 			if v == 1000 {
 				stopped = timer
@@ -34,7 +34,7 @@ func TestTyped_FiresEachValueOnce(t *testing.T) {
 		for _, u := range rest {
 			require.Equal(t, time.Duration(u.Value-499)*time.Second, u.Left)
 		}
-		_, err = w.Add(0, 1)
+		_, err = w.Add(1, 0)
 		require.ErrorIs(t, err, wheel.ErrStopped)
 		require.EqualValues(t, 500, w.Stats().Fired)
 	})

@@ -100,7 +100,7 @@ func newTyped(b *testing.B) peer[wheel.Timer] {
 	}
 	return peer[wheel.Timer]{
 		after: func(d time.Duration, _ func()) wheel.Timer {
-			t, err := w.Add(d, 1)
+			t, err := w.Add(1, d)
 			if err != nil {
 				panic(err)
 			}

@@ -246,6 +246,9 @@ func (t *tool) peek(ctx context.Context) (object, error) {
 	if err != nil {
 		return object{}, err
 	}
+	if n == 0 {
+		return object{}, usageError("--rate " + t.rate + " denies every request: Redis is not asked")
+	}
 	l := ratelimit.Limit{Rate: n, Per: per, Burst: n}
 	if t.burst != 0 {
 		l.Burst = t.burst

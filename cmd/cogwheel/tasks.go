@@ -239,7 +239,7 @@ func (t *tool) addTasks(ctx context.Context, s *queueState) error {
 	for _, of := range []struct {
 		phase   delay.Phase
 		members []redis.Z
-	}{{delay.Claimed, s.claimed}, {delay.Pending, byScore(due, s.waiting)}, {delay.Failed, failed}} {
+	}{{delay.PhaseClaimed, s.claimed}, {delay.PhasePending, byScore(due, s.waiting)}, {delay.PhaseFailed, failed}} {
 		for page := range slices.Chunk(of.members[:min(t.rows, len(of.members))], taskPage) {
 			if err := t.addPage(ctx, s, of.phase, page); err != nil {
 				return err
@@ -288,14 +288,14 @@ func (t *tool) addPage(ctx context.Context, s *queueState, phase delay.Phase, me
 func taskOf(phase delay.Phase, in millis, a attempt) task {
 	one := task{Phase: phase, Failures: a.failures, Losses: a.losses, Token: a.token}
 	switch phase {
-	case delay.Claimed:
+	case delay.PhaseClaimed:
 		in = max(0, in)
 		one.Lease, one.Cancelled = &in, a.mark == cancelled
-	case delay.Failed:
+	case delay.PhaseFailed:
 		in = max(0, -in)
 		one.FailedAgo, one.Reason, one.Error = &in, "exhausted", a.err
 		if a.mark == lost {
-			one.Reason = string(delay.LostTooOften)
+			one.Reason = string(delay.IncidentLostTooOften)
 		}
 	default:
 		one.Due = &in
@@ -338,7 +338,7 @@ func (s *queueState) show(l lines) {
 	for _, phase := range []struct {
 		name  delay.Phase
 		count int64
-	}{{delay.Claimed, s.Claimed}, {delay.Pending, s.Pending}, {delay.Failed, s.Failed}} {
+	}{{delay.PhaseClaimed, s.Claimed}, {delay.PhasePending, s.Pending}, {delay.PhaseFailed, s.Failed}} {
 		if more := phase.count - shown[phase.name]; more > 0 {
 			l.add("", fmt.Sprintf("and %d more %s; see --rows", more, phase.name))
 		}

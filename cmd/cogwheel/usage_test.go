@@ -49,7 +49,7 @@ func TestUsage(t *testing.T) {
 		"bad duration":           {url, "bench --duration 2h", 2, "--duration must be"},
 		"no callers":             {url, "bench --callers 0", 2, "--callers must be"},
 		"a rate that is none":    {url, "limit --rate fast api:{7}", 2, "is no N/PERIOD"},
-		"a rate of nothing":      {url, "limit --rate 0/s api:{7}", 2, "Limit.Rate"},
+		"a rate of nothing":      {url, "limit --rate 0/s api:{7}", 2, "denies every request"},
 		"a burst without a rate": {url, "limit --burst 3 api:{7}", 2, "--burst needs --rate"},
 		"a rate of no Limiter":   {url, "limit --rate 3/s smtp", 2, "PREFIX:{KEY}"},
 		"a hashed key":           {url, "limit --rate 3/s api:{abc%sha256:00}", 2, "--prefix PREFIX"},

@@ -47,10 +47,10 @@ func (t *Telemetry) DelayHooks(name string) delay.Hooks {
 			}
 			t.taskAttempt.Record(e.Context, e.Took.Seconds(), metric.WithAttributes(clientKey.String(name), outcome))
 			span.SetAttributes(outcome)
-			if e.Err != nil && e.Outcome != delay.HandedBack {
+			if e.Err != nil && e.Outcome != delay.OutcomeHandedBack {
 				span.RecordError(e.Err)
 				span.SetStatus(codes.Error, e.Err.Error())
-			} else if e.Outcome == delay.Lost {
+			} else if e.Outcome == delay.OutcomeLost {
 				span.SetStatus(codes.Error, "the lease of the task ended")
 			}
 			span.End()
@@ -101,18 +101,18 @@ func (t *Telemetry) ObserveDelays(name string, c *delay.Client) (metric.Registra
 	o.counter("cancelled", "{call}", "Calls of Cancel that removed a task.",
 		func(s *delay.Stats) int64 { return s.Cancelled })
 	for outcome, value := range map[delay.Outcome]func(*delay.Stats) int64{
-		delay.Done:       func(s *delay.Stats) int64 { return s.Done },
-		delay.Retried:    func(s *delay.Stats) int64 { return s.Retried },
-		delay.Exhausted:  func(s *delay.Stats) int64 { return s.Exhausted },
-		delay.HandedBack: func(s *delay.Stats) int64 { return s.HandedBack },
-		delay.Lost:       func(s *delay.Stats) int64 { return s.Lost },
+		delay.OutcomeDone:       func(s *delay.Stats) int64 { return s.Done },
+		delay.OutcomeRetried:    func(s *delay.Stats) int64 { return s.Retried },
+		delay.OutcomeExhausted:  func(s *delay.Stats) int64 { return s.Exhausted },
+		delay.OutcomeHandedBack: func(s *delay.Stats) int64 { return s.HandedBack },
+		delay.OutcomeLost:       func(s *delay.Stats) int64 { return s.Lost },
 	} {
 		o.counter("attempts", "{attempt}", "Attempts that have ended.", value, outcomeKey.String(string(outcome)))
 	}
 	for kind, value := range map[delay.IncidentKind]func(*delay.Stats) int64{
-		delay.LostTooOften: func(s *delay.Stats) int64 { return s.LostTooOften },
-		delay.Deleted:      func(s *delay.Stats) int64 { return s.Deleted },
-		delay.NoPayload:    func(s *delay.Stats) int64 { return s.NoPayload },
+		delay.IncidentLostTooOften: func(s *delay.Stats) int64 { return s.LostTooOften },
+		delay.IncidentDeleted:      func(s *delay.Stats) int64 { return s.Deleted },
+		delay.IncidentNoPayload:            func(s *delay.Stats) int64 { return s.NoPayload },
 	} {
 		o.counter("incidents", "{task}", "Tasks that have failed or were removed outside of their attempts.", value,
 			kindKey.String(string(kind)))

@@ -27,17 +27,17 @@ func NewDelayCollector(c *delay.Client, name string) prometheus.Collector {
 	t.counter("cancelled_total", "Calls of Cancel that removed a task.",
 		func(s *delay.Stats) float64 { return float64(s.Cancelled) })
 	t.outcomes("attempts_total", "Attempts that have ended.", map[string]func(*delay.Stats) int64{
-		string(delay.Done):       func(s *delay.Stats) int64 { return s.Done },
-		string(delay.Retried):    func(s *delay.Stats) int64 { return s.Retried },
-		string(delay.Exhausted):  func(s *delay.Stats) int64 { return s.Exhausted },
-		string(delay.HandedBack): func(s *delay.Stats) int64 { return s.HandedBack },
-		string(delay.Lost):       func(s *delay.Stats) int64 { return s.Lost },
+		string(delay.OutcomeDone):       func(s *delay.Stats) int64 { return s.Done },
+		string(delay.OutcomeRetried):    func(s *delay.Stats) int64 { return s.Retried },
+		string(delay.OutcomeExhausted):  func(s *delay.Stats) int64 { return s.Exhausted },
+		string(delay.OutcomeHandedBack): func(s *delay.Stats) int64 { return s.HandedBack },
+		string(delay.OutcomeLost):       func(s *delay.Stats) int64 { return s.Lost },
 	})
 	t.counters("kind", "incidents_total", "Tasks that have failed or were removed outside of their attempts.",
 		map[string]func(*delay.Stats) int64{
-			string(delay.LostTooOften): func(s *delay.Stats) int64 { return s.LostTooOften },
-			string(delay.Deleted):      func(s *delay.Stats) int64 { return s.Deleted },
-			string(delay.NoPayload):    func(s *delay.Stats) int64 { return s.NoPayload },
+			string(delay.IncidentLostTooOften): func(s *delay.Stats) int64 { return s.LostTooOften },
+			string(delay.IncidentDeleted):      func(s *delay.Stats) int64 { return s.Deleted },
+			string(delay.IncidentNoPayload):            func(s *delay.Stats) int64 { return s.NoPayload },
 		})
 	t.gauge("last_error_timestamp_seconds", "When a query, renewal or call failed last, 0 if none did.",
 		func(s *delay.Stats) float64 {

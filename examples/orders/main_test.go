@@ -56,7 +56,7 @@ func TestOrders_AreClosedAfterAKill(t *testing.T) {
 	require.NoError(t, delays.Queue("orders").Schedule(ctx, "7", 0, nil)) // as after a lost lease
 	redistest.Poll(t, func() bool {
 		state, err := delays.Queue("orders").State(ctx, "7")
-		return err == nil && state.Phase == delay.Unknown
+		return err == nil && state.Phase == delay.PhaseUnknown
 	})
 	stock, err := rdb.Get(ctx, "{orders}:stock").Int()
 	require.NoError(t, err)

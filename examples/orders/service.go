@@ -113,7 +113,7 @@ func (s *service) list(w http.ResponseWriter, r *http.Request) {
 	}
 	for _, id := range slices.Sorted(maps.Keys(states)) {
 		in := ""
-		if task, err := s.queue.State(r.Context(), id); err == nil && task.Phase == delay.Pending {
+		if task, err := s.queue.State(r.Context(), id); err == nil && task.Phase == delay.PhasePending {
 			in = fmt.Sprint(" and closes in ", task.In.Round(time.Second))
 		}
 		answer(w, "order %s is %s%s\n", id, states[id], in)

@@ -29,9 +29,9 @@ func (s Backend) Renew(ctx context.Context, batch *renewal.Batch) error {
 		return err // the outcomes stay Unknown: the leases are tried again until their deadlines
 	}
 	for i := range known {
-		batch.Outcomes[i] = renewal.Extended
+		batch.Outcomes[i] = renewal.OutcomeExtended
 		if !known[i] {
-			batch.Outcomes[i] = renewal.Gone // lost at once
+			batch.Outcomes[i] = renewal.OutcomeGone // lost at once
 		}
 	}
 	return nil

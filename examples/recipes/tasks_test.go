@@ -183,7 +183,7 @@ func TestWebhooks_AreTriedAgain(t *testing.T) {
 		require.Equal(t, map[string]int{"payment-7": 4, "payment-8": 11}, attempts)
 		state, err := webhooks.State(t.Context(), "payment-8")
 		require.NoError(t, err)
-		require.Equal(t, delay.Unknown, state.Phase)
+		require.Equal(t, delay.PhaseUnknown, state.Phase)
 	})
 }
 
@@ -281,6 +281,6 @@ func TestPeriodic_EndsWithItsRule(t *testing.T) {
 		require.Len(t, runs, 1)
 		state, err := tasks.State(t.Context(), "report")
 		require.NoError(t, err)
-		require.Equal(t, delay.Unknown, state.Phase)
+		require.Equal(t, delay.PhaseUnknown, state.Phase)
 	})
 }

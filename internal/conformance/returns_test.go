@@ -71,7 +71,7 @@ var returns = map[string]func(t *testing.T, l *onAWheel) (release func(context.C
 		<-begun
 		return func(context.Context) error { close(ends); return nil }, func(ctx context.Context) bool {
 			state, err := q.State(ctx, "id")
-			return err == nil && state.Phase == delay.Unknown
+			return err == nil && state.Phase == delay.PhaseUnknown
 		}
 	},
 }

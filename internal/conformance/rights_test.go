@@ -473,7 +473,7 @@ func delayBasics(t *testing.T, connect func() redis.UniversalClient) {
 	redistest.Poll(t, func() bool {
 		s, err := queue.State(ctx, "fails")
 		require.NoError(t, err)
-		return s.Phase == delay.Failed
+		return s.Phase == delay.PhaseFailed
 	})
 	for _, tasks := range []iter.Seq2[delay.State, error]{queue.PendingTasks(ctx), queue.FailedTasks(ctx)} {
 		for _, err := range tasks {

@@ -422,11 +422,11 @@ func delayHooks(u *userCode, name string) {
 	})
 	for _, id := range []string{"failed", "failed too", "done"} {
 		require.NoError(u, q.Schedule(u.Context(), id, 0, nil))
-		require.Equal(u, delay.Retried, attempted(u, ended).Outcome)
+		require.Equal(u, delay.OutcomeRetried, attempted(u, ended).Outcome)
 		attempted(u, ended)
 	}
 	last, _ := outcomes.Load("done")
-	require.Equal(u, delay.Done, last)
+	require.Equal(u, delay.OutcomeDone, last)
 	if name == "Incident" { // only the newest of the failed tasks is kept
 		redistest.Poll(u, func() bool { return u.called.Load() > 0 })
 	}
@@ -452,7 +452,7 @@ func serve(u *userCode, q *delay.Queue, handle func(context.Context, *delay.Task
 func attempted(u *userCode, ended <-chan delay.Event) delay.Event {
 	u.Helper()
 	for {
-		if e := receive(u, ended); e.Outcome != delay.HandedBack {
+		if e := receive(u, ended); e.Outcome != delay.OutcomeHandedBack {
 			return e
 		}
 	}
@@ -478,11 +478,11 @@ func handler(u *userCode) {
 	got := map[delay.Outcome]int{}
 	for range 2 * tasks {
 		e := attempted(u, ended)
-		if got[e.Outcome]++; e.Outcome == delay.Retried {
+		if got[e.Outcome]++; e.Outcome == delay.OutcomeRetried {
 			require.ErrorContains(u, e.Err, "delay: the handler of "+fmt.Sprintf("%q", e.ID))
 		}
 	}
-	require.Equal(u, map[delay.Outcome]int{delay.Retried: tasks, delay.Done: tasks}, got)
+	require.Equal(u, map[delay.Outcome]int{delay.OutcomeRetried: tasks, delay.OutcomeDone: tasks}, got)
 	stop()
 	u.closes(c.Close)
 	require.Zero(u, c.Stats().Running)
@@ -572,9 +572,9 @@ func renewalHooks(u *userCode, hook string) {
 	require.NoError(u, err)
 	gone := renewer(func(_ context.Context, b *renewal.Batch) error {
 		for i, l := range b.Leases {
-			b.Outcomes[i] = renewal.Extended
+			b.Outcomes[i] = renewal.OutcomeExtended
 			if l.ID == "gone" {
-				b.Outcomes[i] = renewal.Gone
+				b.Outcomes[i] = renewal.OutcomeGone
 			}
 		}
 		return errors.New("by the test")
@@ -630,7 +630,7 @@ func backendFails(u *userCode) {
 			u.fail()
 		}
 		for i := range b.Outcomes {
-			b.Outcomes[i] = renewal.Extended
+			b.Outcomes[i] = renewal.OutcomeExtended
 		}
 		return nil
 	}))

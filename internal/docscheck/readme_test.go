@@ -142,7 +142,7 @@ func readmeTyped(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := timeouts.Add(30*time.Second, 7); err != nil {
+	if _, err := timeouts.Add(7, 30*time.Second); err != nil {
 		return err
 	}
 	left, err := timeouts.Stop(ctx) // []wheel.UnprocessedValue[uint32]: request 7, and the time that was left

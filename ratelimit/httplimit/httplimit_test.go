@@ -208,7 +208,7 @@ func TestMiddleware_LongTimesDoNotOverflow(t *testing.T) {
 	require.Equal(t, http.StatusTooManyRequests, res.StatusCode)
 	require.Equal(t, century, res.Header.Get("Retry-After"))
 
-	forever := limitOf{ratelimit.Result{RetryAfter: math.MaxInt64, ResetAfter: math.MaxInt64}}
+	forever := limitOf{ratelimit.Result{RetryAfter: ratelimit.Never - 1, ResetAfter: math.MaxInt64}}
 	res = get(httplimit.New(forever, byUser, httplimit.WithFields(httplimit.XRateLimitFields))(ok), "ada")
 	require.Equal(t, "9223372037", res.Header.Get("Retry-After"))
 	require.Equal(t, "9223372037", res.Header.Get("X-RateLimit-Reset"))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -111,7 +112,7 @@ func (t *Transport) waitPause(ctx context.Context, key string) error {
 			return fmt.Errorf("%w: the server has paused requests for %v", ratelimit.ErrWouldExceedDeadline,
 				pause.Round(time.Second))
 		}
-		if err := wheel.Default().Sleep(ctx, pause); err != nil {
+		if err := wheelentry.Sleep(ctx, wheel.Default(), pause); err != nil {
 			return err
 		}
 	}

@@ -174,7 +174,7 @@ func (j *taskJudge) replay() bool {
 			j.renew(&e)
 		}
 		for _, t := range j.tasks {
-			if t.phase == delay.Pending && t.available == 0 {
+			if t.phase == delay.PhasePending && t.available == 0 {
 				t.available = e.at
 			}
 		}
@@ -227,7 +227,7 @@ func (j *taskJudge) edit(e *execution) {
 func (j *taskJudge) request(now int64, r []string, payload string) int {
 	t, most := j.task(r[1]), number(r[4])
 	if t.waits { // for its editor it is pending
-		t.phase, t.due, t.waits = delay.Pending, t.ends, false
+		t.phase, t.due, t.waits = delay.PhasePending, t.ends, false
 	}
 	plan := func(old *taskPlan, payload string, first int64) taskPlan {
 		due := now + number(r[2])
@@ -242,8 +242,8 @@ func (j *taskJudge) request(now int64, r []string, payload string) int {
 		}
 		return taskPlan{payload, min(due, first+most), first}
 	}
-	claimed := t.phase == delay.Claimed
-	stands := t.phase == delay.Pending || t.later != nil || claimed && !t.cancelled // and will run
+	claimed := t.phase == delay.PhaseClaimed
+	stands := t.phase == delay.PhasePending || t.later != nil || claimed && !t.cancelled // and will run
 	switch verb := r[0]; {
 	case verb == "schedule" && r[3] == "absent" && stands:
 		return 0
@@ -252,25 +252,25 @@ func (j *taskJudge) request(now int64, r []string, payload string) int {
 		t.later = &later
 	case verb == "schedule":
 		var old *taskPlan
-		if t.phase == delay.Pending && t.failures+t.losses == 0 {
+		if t.phase == delay.PhasePending && t.failures+t.losses == 0 {
 			old = &t.taskPlan
 		}
-		*t = taskState{taskPlan: plan(old, payload, 0), phase: delay.Pending, token: t.token}
+		*t = taskState{taskPlan: plan(old, payload, 0), phase: delay.PhasePending, token: t.token}
 	case verb == "cancel" && claimed:
 		had := t.later != nil
 		if t.later, t.cancelled = nil, true; !had {
 			return 0
 		}
-	case verb == "cancel" && t.phase == delay.Pending:
+	case verb == "cancel" && t.phase == delay.PhasePending:
 		*t = taskState{token: t.token}
 	case verb == "move" && claimed && t.later != nil:
 		later := plan(t.later, t.later.payload, t.later.first)
 		t.later = &later
-	case verb == "move" && t.phase == delay.Pending:
+	case verb == "move" && t.phase == delay.PhasePending:
 		t.taskPlan, t.lost = plan(&t.taskPlan, t.payload, t.first), false
-	case verb == "retry" && t.phase == delay.Failed:
-		*t = taskState{taskPlan: taskPlan{t.payload, now, t.first}, phase: delay.Pending, token: t.token}
-	case verb == "forget" && t.phase == delay.Failed:
+	case verb == "retry" && t.phase == delay.PhaseFailed:
+		*t = taskState{taskPlan: taskPlan{t.payload, now, t.first}, phase: delay.PhasePending, token: t.token}
+	case verb == "forget" && t.phase == delay.PhaseFailed:
 		*t = taskState{token: t.token}
 	default:
 		return 0
@@ -282,8 +282,8 @@ func (j *taskJudge) request(now int64, r []string, payload string) int {
 func (t *taskState) leave(phase delay.Phase, at int64) {
 	switch {
 	case t.later != nil:
-		*t = taskState{taskPlan: *t.later, phase: delay.Pending, token: t.token}
-	case phase == delay.Unknown || t.cancelled:
+		*t = taskState{taskPlan: *t.later, phase: delay.PhasePending, token: t.token}
+	case phase == delay.PhaseUnknown || t.cancelled:
 		*t = taskState{token: t.token}
 	default:
 		t.phase, t.due, t.waits, t.lost = phase, at, false, false
@@ -308,7 +308,7 @@ func (j *taskJudge) work(e *execution) {
 	recorded := int64(0)
 	for r := s.args[17:]; len(r) > 0; r = r[4:] {
 		t, token := j.task(r[1]), number(r[2])
-		claimed := t.phase == delay.Claimed && t.token == token
+		claimed := t.phase == delay.PhaseClaimed && t.token == token
 		switch {
 		case r[0] == "begun":
 			t.begun = t.begun || claimed && !t.waits
@@ -336,7 +336,7 @@ func (j *taskJudge) work(e *execution) {
 	claims := j.claim(e)
 	stops := s.reply[3] == "1" || len(claims) > 0 && j.task(claims[len(claims)-1].id).losses >= aloneFrom
 	for id, t := range j.tasks { // what is due within claimedAhead, a process leaves to those before it in the list
-		if t.phase == delay.Pending && t.due <= now && len(claims) < int(s.arg(3)) && !stops {
+		if t.phase == delay.PhasePending && t.due <= now && len(claims) < int(s.arg(3)) && !stops {
 			j.faultf(e.at, "a call claims the tasks that are due", "%s is left", id)
 		}
 	}
@@ -348,21 +348,21 @@ func (j *taskJudge) endOf(e *execution, t *taskState, r []string) {
 	now := e.clock
 	switch r[0] {
 	case "done":
-		t.leave(delay.Unknown, 0)
+		t.leave(delay.PhaseUnknown, 0)
 	case "again":
 		t.failures++
 		pause := delay.Backoff(firstBackoff, lastBackoff)(t.failures, nil)
 		if t.failures >= taskAttempts || number(r[3]) != pause.Microseconds() {
 			j.faultf(e.at, "a task that failed runs again", "%d failures, again in %s us", t.failures, r[3])
 		}
-		t.leave(delay.Pending, now+number(r[3]))
+		t.leave(delay.PhasePending, now+number(r[3]))
 	case "failed":
 		if t.failures++; t.failures < taskAttempts {
 			j.faultf(e.at, "a task fails after its last attempt", "after %d failures", t.failures)
 		}
-		t.leave(delay.Failed, now)
+		t.leave(delay.PhaseFailed, now)
 	default:
-		t.leave(delay.Pending, t.since(now))
+		t.leave(delay.PhasePending, t.since(now))
 	}
 }
 
@@ -374,7 +374,7 @@ func (j *taskJudge) claim(e *execution) (claims []*taskClaim) {
 		begins := len(claims) < int(s.arg(11)) && t.losses < aloneFrom
 		text := fmt.Sprintf("task %s #%s, token %d", c.id, c.payload, c.token)
 		switch {
-		case t.phase != delay.Pending || t.payload != c.payload:
+		case t.phase != delay.PhasePending || t.payload != c.payload:
 			j.faultf(e.at, "only a pending task is claimed", "%s: it is %q, #%s", text, t.phase, t.payload)
 		case t.due > now+claimedAhead || now+number(r[2]) != t.due:
 			j.faultf(e.at, neverEarly, "%s: due in %d us, told %s us", text, t.due-now, r[2])
@@ -389,7 +389,7 @@ func (j *taskJudge) claim(e *execution) (claims []*taskClaim) {
 		}
 		c.taskPlan, c.ends, c.available = t.taskPlan, now+s.arg(2), max(t.available, e.at-1000*(now-t.due))
 		t.link, t.available = e.link, 0
-		t.phase, t.at, t.token, t.ends = delay.Claimed, c.at, c.token, c.ends
+		t.phase, t.at, t.token, t.ends = delay.PhaseClaimed, c.at, c.token, c.ends
 		t.begun, t.waits, t.lost = begins, false, false
 		claims = append(claims, c)
 	}
@@ -410,7 +410,7 @@ func (j *taskJudge) workAgain(e *execution, last *taskRecord) {
 	var want, got []string
 	for _, c := range last.claims {
 		t := j.task(c.id)
-		held := t.phase == delay.Claimed && !t.waits && t.token == c.token && t.ends == c.ends && t.ends > e.clock
+		held := t.phase == delay.PhaseClaimed && !t.waits && t.token == c.token && t.ends == c.ends && t.ends > e.clock
 		if held && last.number == e.task.arg(0) {
 			want = append(want, fmt.Sprint(c.id, " ", c.token))
 		}
@@ -433,7 +433,7 @@ func (j *taskJudge) renew(e *execution) {
 	s := e.task
 	for i := range s.reply {
 		t := j.task(s.args[3*i])
-		held := t.phase == delay.Claimed && !t.waits && t.token == s.arg(3*i+1) && !t.over(e.clock)
+		held := t.phase == delay.PhaseClaimed && !t.waits && t.token == s.arg(3*i+1) && !t.over(e.clock)
 		if held != (s.reply[i] == "1") {
 			j.faultf(e.at, "a renewal tells who holds the task", "%v: %v", s.args, s.reply)
 		}

@@ -44,9 +44,9 @@ func (j *taskJudge) judgeEnd() {
 	var failed []string
 	for _, id := range slices.Sorted(maps.Keys(j.tasks)) {
 		switch t := j.tasks[id]; t.phase {
-		case delay.Pending, delay.Claimed:
+		case delay.PhasePending, delay.PhaseClaimed:
 			j.faultf(t.due*1000, nothingLost, "%s #%s is %s", id, t.payload, t.phase)
-		case delay.Failed:
+		case delay.PhaseFailed:
 			failed = append(failed, id)
 		}
 	}

@@ -19,18 +19,18 @@ const (
 func (t *taskState) lose(now int64) {
 	switch counts := t.begun && !t.waits; {
 	case t.cancelled:
-		t.leave(delay.Unknown, 0)
+		t.leave(delay.PhaseUnknown, 0)
 	case !counts:
 		lost := t.later == nil
-		t.leave(delay.Pending, t.since(now))
+		t.leave(delay.PhasePending, t.since(now))
 		t.lost = lost
 	case t.losses+1 >= mostLosses:
 		lost := t.later == nil
 		t.losses++
-		t.leave(delay.Failed, now)
+		t.leave(delay.PhaseFailed, now)
 		t.lost = lost
 	case t.later != nil:
-		t.leave(delay.Pending, 0)
+		t.leave(delay.PhasePending, 0)
 	default:
 		t.losses++
 		longest := min(float64(firstPause)*math.Pow(2, float64(t.losses-1)), longestPause)
@@ -50,7 +50,7 @@ func (t *taskState) since(now int64) int64 {
 // over reports whether the lease of a task has ended, or its pause after that. The server keeps half a microsecond more
 // for those that have not begun.
 func (t *taskState) over(now int64) bool {
-	return t.phase == delay.Claimed && (t.ends < now || t.ends == now && t.begun && !t.waits)
+	return t.phase == delay.PhaseClaimed && (t.ends < now || t.ends == now && t.begun && !t.waits)
 }
 
 // taskService is a call of Serve, until it returned or its process died.
