@@ -156,33 +156,20 @@ func WithoutRenewal() LockOption {
 //
 // Redis keeps the tokens in the counter of Redisson's RFencedLock. It expires a day after the last fenced
 // acquisition from Redis. A counter that Java made has no expiry, and gets none. Java does not renew the expiry
-// of a counter that Go made, so its tokens would fall when the counter expires: for a name that both use, pass
-// SharedWithJava.
-func WithFencing(opts ...FencingOption) LockOption {
+// of a counter that Go made, so its tokens would fall when the counter expires: use WithJavaFencing for a name that
+// both use.
+func WithFencing() LockOption { return fencing(false) }
+
+// WithJavaFencing is WithFencing for names that services in Java lock with Redisson's RFencedLock, whose tokens rise
+// from the counter alone: Redis keeps the counter for ever. All Go services of the name should use it. With
+// WithFencing the counter is kept for a day, so that names that are used once leave no key.
+func WithJavaFencing() LockOption { return fencing(true) }
+
+func fencing(shared bool) LockOption {
 	return lockOption(func(c *lockConfig) error {
-		c.fenced, c.sharedFence = true, false
-		for i, o := range opts {
-			if o == nil {
-				return argument.Error("WithFencing", i, "the option is nil")
-			}
-			o.applyFencing(c)
-		}
+		c.fenced, c.sharedFence = true, shared
 		return nil
 	})
-}
-
-// FencingOption configures WithFencing.
-type FencingOption interface{ applyFencing(*lockConfig) }
-
-type fencingOption func(*lockConfig)
-
-func (o fencingOption) applyFencing(c *lockConfig) { o(c) }
-
-// SharedWithJava keeps the token counter in Redis for ever. Use it for names that services in Java lock with
-// Redisson's RFencedLock, whose tokens rise from the counter alone. All Go services of the name should pass it.
-// By default the counter is kept for a day, so that names that are used once leave no key.
-func SharedWithJava() FencingOption {
-	return fencingOption(func(c *lockConfig) { c.sharedFence = true })
 }
 
 // WithReplicas makes an acquisition from Redis succeed only if n replicas of its master, 1 to 100, have

@@ -50,18 +50,16 @@ func TestNew_WithLockDefaults(t *testing.T) {
 		mustUnlock(t, l)
 	})
 
-	t.Run("an option of WithFencing ends with the next WithFencing", func(t *testing.T) {
+	t.Run("the last option of fencing counts", func(t *testing.T) {
 		t.Parallel()
 		for _, shared := range []bool{true, false} {
-			name, opts := redistest.Name(t), []redislock.LockOption{redislock.WithFencing(redislock.SharedWithJava())}
+			name, opts := redistest.Name(t), []redislock.LockOption{redislock.WithJavaFencing()}
 			if !shared {
 				opts = append(opts, redislock.WithFencing())
 			}
 			mustUnlock(t, mustTryLock(t, c.Mutex(name, opts...)))
 			require.Equal(t, shared, rdb.PTTL(t.Context(), scripts.LockFence(name)).Val() < 0)
 		}
-		var invalid *cogwheel.InvalidError
-		require.ErrorAs(t, c.Mutex(redistest.Name(t), redislock.WithFencing(nil)).Err(), &invalid)
 	})
 
 	t.Run("share a queue with a lock that has the same options", func(t *testing.T) {

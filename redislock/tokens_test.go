@@ -55,26 +55,26 @@ func tokensIncreaseInJavaToo(t *testing.T, lut *lockUnderTest) {
 	counter := scripts.LockFence(lut.name)
 	java := func() int64 { return lut.rdb.Incr(t.Context(), counter).Val() }
 	expires := func() bool { return lut.rdb.PTTL(t.Context(), counter).Val() > 0 }
-	take := func(opts ...redislock.FencingOption) int64 {
-		l := lut.mustLock(t, redislock.WithFencing(opts...))
+	take := func(fencing redislock.LockOption) int64 {
+		l := lut.mustLock(t, fencing)
 		defer mustUnlock(t, l)
 		return l.Token()
 	}
 
 	require.EqualValues(t, 1, java())
-	token := take()
+	token := take(redislock.WithFencing())
 	require.Greater(t, token, int64(1))
 	require.False(t, expires(), "Java made the counter")
 	require.Greater(t, java(), token)
 
 	require.NoError(t, lut.rdb.Del(t.Context(), counter).Err())
-	token = take()
+	token = take(redislock.WithFencing())
 	require.True(t, expires(), "Go made the counter, and does not know of Java")
-	require.Greater(t, take(redislock.SharedWithJava()), token)
+	require.Greater(t, take(redislock.WithJavaFencing()), token)
 	require.False(t, expires())
 	last := java()
 	require.NoError(t, lut.rdb.Del(t.Context(), counter).Err())
-	token = take(redislock.SharedWithJava())
+	token = take(redislock.WithJavaFencing())
 	require.Greater(t, token, last)
 	require.False(t, expires())
 	require.Greater(t, java(), token)
