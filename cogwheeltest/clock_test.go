@@ -80,7 +80,7 @@ func TestWithClock(t *testing.T) {
 			require.GreaterOrEqual(t, srv.Now().Sub(began), time.Minute)
 		},
 		"tells the holder of a lost permit": func(t *testing.T, srv *cogwheeltest.Server, _ *clock.Mock) {
-			s := srv.Semaphores().Semaphore("n")
+			s := srv.Semaphores().Semaphore("n", 0)
 			_, err := s.TrySetPermits(t.Context(), 1)
 			require.NoError(t, err)
 			g, err := s.Acquire(t.Context(), 1)

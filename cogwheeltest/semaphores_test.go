@@ -40,10 +40,10 @@ var semaphoreKinds = map[string]semaphoreOf{
 }
 
 func threePermits(
-	of func(*semaphore.Client, string, ...semaphore.SemaphoreOption) *semaphore.Semaphore,
+	of func(*semaphore.Client, string, int64, ...semaphore.SemaphoreOption) *semaphore.Semaphore,
 ) semaphoreOf {
 	return func(t *testing.T, c *semaphore.Client, opts ...semaphore.SemaphoreOption) *semaphore.Semaphore {
-		s := of(c, "n", opts...)
+		s := of(c, "n", 0, opts...)
 		_, err := s.TrySetPermits(t.Context(), 3)
 		require.NoError(t, err)
 		return s
@@ -110,7 +110,7 @@ func wrongKindOfSemaphore(t *testing.T, w *world) {
 	require.ErrorIs(t, w.semaphores[0].CountingSemaphore("n").Acquire(w.ctx, 1), semaphore.ErrWrongKind)
 	require.NoError(t, w.Client().Del(w.ctx, "n").Err())
 	require.NoError(t, w.Client().RPush(w.ctx, "n", "x").Err())
-	_, err := w.semaphores[0].Semaphore("n").Acquire(w.ctx, 1)
+	_, err := w.semaphores[0].Semaphore("n", 0).Acquire(w.ctx, 1)
 	require.ErrorIs(t, err, semaphore.ErrWrongKind)
 }
 

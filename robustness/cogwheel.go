@@ -107,7 +107,7 @@ func newPermits(rdb redis.UniversalClient, w *wheel.Wheel, s Settings, fair, cou
 		open = c.FairSemaphore
 	}
 	return &cogwheelPermits{
-		c, func(name string) *semaphore.Semaphore { return open(name, semaphore.WithLease(s.Lease)) }, counting, w,
+		c, func(name string) *semaphore.Semaphore { return open(name, 0, semaphore.WithLease(s.Lease)) }, counting, w,
 	}, nil
 }
 

@@ -123,9 +123,9 @@ func leases(fair bool) newLocker {
 func prepareSemaphore(fair bool) func(context.Context, redis.UniversalClient, string) error {
 	return func(ctx context.Context, rdb redis.UniversalClient, object string) error {
 		return withSemaphores(ctx, rdb, func(c *semaphore.Client) error {
-			l := c.Semaphore(object)
+			l := c.Semaphore(object, 0)
 			if fair {
-				l = c.FairSemaphore(object)
+				l = c.FairSemaphore(object, 0)
 			}
 			_, err := l.TrySetPermits(ctx, permits)
 			return err
@@ -135,9 +135,9 @@ func prepareSemaphore(fair bool) func(context.Context, redis.UniversalClient, st
 
 func freeSemaphore(fair bool) func(context.Context, *semaphore.Client, string) (int64, error) {
 	return func(ctx context.Context, c *semaphore.Client, object string) (int64, error) {
-		l := c.Semaphore(object)
+		l := c.Semaphore(object, 0)
 		if fair {
-			l = c.FairSemaphore(object)
+			l = c.FairSemaphore(object, 0)
 		}
 		g, err := l.TryAcquire(ctx, 1) // drops the requests of dead processes
 		if err == nil {

@@ -20,7 +20,7 @@ func BenchmarkAcquireRelease(b *testing.B) {
 		b.Run(name+"leased", func(b *testing.B) {
 			semaphores := make([]*semaphore.Semaphore, c.names)
 			for i := range semaphores {
-				semaphores[i] = permits.Semaphore(redistest.Name(b), semaphore.WithPermits(each))
+				semaphores[i] = permits.Semaphore(redistest.Name(b), each)
 			}
 			redistest.Calls(b, c.goroutines, func(goroutine int) error {
 				grant, err := semaphores[goroutine%c.names].Acquire(b.Context(), 1)

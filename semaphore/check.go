@@ -49,7 +49,7 @@ func (c *Client) checked(semaphores []Checkable) *check.Client {
 	}
 	if len(semaphores) == 0 {
 		const name = check.Sample
-		for _, s := range []Checkable{c.CountingSemaphore(name), c.Semaphore(name), c.FairSemaphore(name)} {
+		for _, s := range []Checkable{c.CountingSemaphore(name), c.Semaphore(name, 0), c.FairSemaphore(name, 0)} {
 			needs = append(needs, s.needs()...)
 		}
 		for i := range needs {

@@ -25,12 +25,12 @@ func TestErr_ReportsBadNamesAndOptions(t *testing.T) {
 	for field, err := range map[string]error{
 		"name":      c.CountingSemaphore("a{b").Err(),
 		"WithMax":   c.CountingSemaphore("name", semaphore.WithMax(0)).Err(),
-		"WithLease": c.Semaphore("name", semaphore.WithLease(0)).Err(),
-		"option":    c.FairSemaphore("name", nil).Err(),
+		"WithLease": c.Semaphore("name", 0, semaphore.WithLease(0)).Err(),
+		"option":    c.FairSemaphore("name", 0, nil).Err(),
 	} {
 		requireInvalid(t, err, field)
 	}
-	for _, err := range []error{c.CountingSemaphore("name").Err(), c.Semaphore("name").Err(), c.FairSemaphore("name").Err()} {
+	for _, err := range []error{c.CountingSemaphore("name").Err(), c.Semaphore("name", 0).Err(), c.FairSemaphore("name", 0).Err()} {
 		require.NoError(t, err)
 	}
 	require.Zero(t, dialer.Conns())
@@ -44,7 +44,7 @@ func TestOptions_TheLastCounts(t *testing.T) {
 	_, err := s.TrySetPermits(t.Context(), 5)
 	require.NoError(t, err)
 	require.NoError(t, s.Acquire(t.Context(), 5))
-	l := c.Semaphore(name+":plain", semaphore.WithLease(time.Hour), semaphore.WithLease(time.Minute))
+	l := c.Semaphore(name+":plain", 0, semaphore.WithLease(time.Hour), semaphore.WithLease(time.Minute))
 	mustSetPermits(t, l, 1)
 	g := mustAcquire(t, l, 1)
 	require.WithinDuration(t, time.Now().Add(time.Minute), g.Deadline(), 10*time.Second)
@@ -72,7 +72,7 @@ func TestNew_WrappedClients(t *testing.T) {
 			var log bytes.Buffer
 			c := newClient(t, tt.wrap(redistest.Shared(t).Client(t)), semaphore.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			require.Equal(t, tt.warn, strings.Contains(log.String(), "nodes are not known"), log.String())
-			l := c.Semaphore(redistest.Name(t), semaphore.WithLease(safeLease))
+			l := c.Semaphore(redistest.Name(t), 0, semaphore.WithLease(safeLease))
 			mustSetPermits(t, l, 1)
 			g := mustAcquire(t, l, 1)
 			first := g.Deadline()
@@ -97,7 +97,7 @@ func TestErrors_AreOneLineAndNameTheirObjectOnce(t *testing.T) {
 	ctx, rdb := t.Context(), server.Client(t)
 	long := strings.Repeat("long", 10_000)
 	require.NoError(t, rdb.Set(ctx, "words", "x", 0).Err())
-	l := c.Semaphore("plain")
+	l := c.Semaphore("plain", 0)
 	mustSetPermits(t, l, 1)
 	lost := mustAcquire(t, l, 1)
 	all := map[string]error{
@@ -134,7 +134,7 @@ func TestClient_Close(t *testing.T) {
 	var grants []*semaphore.Grant
 	var calls []*asyncCall
 	calls = append(calls, startCall(func() error { return s.Acquire(t.Context(), 1) }))
-	for _, l := range []*semaphore.Semaphore{c.Semaphore(name), c.FairSemaphore(name + ":fair")} {
+	for _, l := range []*semaphore.Semaphore{c.Semaphore(name, 0), c.FairSemaphore(name+":fair", 0)} {
 		mustSetPermits(t, l, 3)
 		grants = append(grants, mustAcquire(t, l, 2))
 		calls = append(calls, startCall(func() error { _, err := l.Acquire(t.Context(), 2); return err }))
@@ -149,11 +149,11 @@ func TestClient_Close(t *testing.T) {
 		require.ErrorIs(t, g.Err(), semaphore.ErrClosed)
 		require.ErrorIs(t, g.Release(t.Context()), semaphore.ErrClosed)
 	}
-	require.EqualValues(t, 3, available(t, watcher.Semaphore(name)))
-	require.EqualValues(t, 3, available(t, watcher.FairSemaphore(name+":fair")))
+	require.EqualValues(t, 3, available(t, watcher.Semaphore(name, 0)))
+	require.EqualValues(t, 3, available(t, watcher.FairSemaphore(name+":fair", 0)))
 	require.NoError(t, c.Close(t.Context()))
 
-	l := c.Semaphore(name)
+	l := c.Semaphore(name, 0)
 	_, tried := l.TryAcquire(t.Context(), 1)
 	_, waited := l.Acquire(t.Context(), 1)
 	_, state := l.Available(t.Context())
@@ -173,11 +173,11 @@ func TestClient_Close(t *testing.T) {
 func TestClient_CloseReleasesAlthoughItsContextHasEnded(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
-		watcher := k.newSemaphore(newClient(t, redistest.Shared(t).Client(t)), name)
+		watcher := k.newSemaphore(newClient(t, redistest.Shared(t).Client(t)), name, 0)
 		mustSetPermits(t, watcher, 3)
 		c, err := semaphore.New(rdb, semaphore.WithWheel(newWheel(t)))
 		require.NoError(t, err)
-		g := mustAcquire(t, k.newSemaphore(c, name), 2)
+		g := mustAcquire(t, k.newSemaphore(c, name, 0), 2)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		require.NoError(t, c.Close(ctx))

@@ -17,11 +17,11 @@ func TestGrant_IsReleasedAlthoughRdbIsClosed(t *testing.T) {
 			server := redistest.Shared(t)
 			rdb, name := server.Client(t), redistest.Name(t)
 			c := newClient(t, rdb)
-			s := k.newSemaphore(c, name, semaphore.WithLease(safeLease))
+			s := k.newSemaphore(c, name, 0, semaphore.WithLease(safeLease))
 			mustSetPermits(t, s, 1)
 			g := mustAcquire(t, s, 1)
 			require.NoError(t, rdb.Close())
-			return c, rdb, g, k.newSemaphore(newClient(t, server.Client(t)), name)
+			return c, rdb, g, k.newSemaphore(newClient(t, server.Client(t)), name, 0)
 		}
 		t.Run("by Close", func(t *testing.T) {
 			t.Parallel()

@@ -20,7 +20,7 @@ import (
 func TestSemaphore_Do(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		c, rdb, name := newSharedClient(t)
-		l := k.newSemaphore(c, name, semaphore.WithPermits(3), semaphore.WithLease(safeLease))
+		l := k.newSemaphore(c, name, 3, semaphore.WithLease(safeLease))
 		failed := errors.New("failed")
 
 		t.Run("holds the permits while f runs, and returns the error of f", func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestSemaphore_Do(t *testing.T) {
 		t.Run("f may release them", func(t *testing.T) {
 			var log bytes.Buffer
 			c := newClient(t, rdb, semaphore.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-			require.NoError(t, k.newSemaphore(c, name).Do(t.Context(), 1, func(ctx context.Context) error {
+			require.NoError(t, k.newSemaphore(c, name, 0).Do(t.Context(), 1, func(ctx context.Context) error {
 				return semaphore.FromContext(ctx, name).Release(ctx)
 			}))
 			require.Empty(t, log.String())
@@ -98,7 +98,7 @@ func TestSemaphore_Do(t *testing.T) {
 		})
 		t.Run("a Client that is closed meanwhile", func(t *testing.T) {
 			c := newClient(t, rdb)
-			require.ErrorIs(t, k.newSemaphore(c, name).Do(t.Context(), 1, func(ctx context.Context) error {
+			require.ErrorIs(t, k.newSemaphore(c, name, 0).Do(t.Context(), 1, func(ctx context.Context) error {
 				require.NoError(t, c.Close(t.Context()))
 				<-ctx.Done()
 				return nil
@@ -109,7 +109,7 @@ func TestSemaphore_Do(t *testing.T) {
 			w, err := wheel.New()
 			require.NoError(t, err)
 			c := newClient(t, rdb, semaphore.WithWheel(w))
-			err = k.newSemaphore(c, name).Do(t.Context(), 1, func(ctx context.Context) error {
+			err = k.newSemaphore(c, name, 0).Do(t.Context(), 1, func(ctx context.Context) error {
 				_, err := w.Stop(t.Context())
 				require.NoError(t, err)
 				<-ctx.Done()
@@ -129,7 +129,7 @@ func TestSemaphore_DoLogsAReleaseThatIsNotConfirmed(t *testing.T) {
 	var log bytes.Buffer
 	rdb := server.Client(t)
 	c := newClient(t, rdb, semaphore.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-	l := c.Semaphore("exports", semaphore.WithPermits(1))
+	l := c.Semaphore("exports", 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	require.NoError(t, l.Do(ctx, 1, func(context.Context) error {
 		server.Pause()

@@ -48,7 +48,7 @@
 //	semaphores, err := semaphore.New(rdb)
 //	...
 //	defer semaphores.Close(ctx)
-//	exports := semaphores.Semaphore("exports", semaphore.WithPermits(5)) // the first call sets them
+//	exports := semaphores.Semaphore("exports", 5) // the first call sets them
 //	err = exports.Do(ctx, 1, export) // the context of export ends if the permit is lost
 //
 // # Algorithm

@@ -53,9 +53,9 @@ func TestDelete(t *testing.T) {
 			case "counting":
 				require.NoError(t, holder.CountingSemaphore(name).Acquire(t.Context(), 1))
 			case "semaphore":
-				grant = mustAcquire(t, holder.Semaphore(name, semaphore.WithLease(6*time.Second)), 1)
+				grant = mustAcquire(t, holder.Semaphore(name, 0, semaphore.WithLease(6*time.Second)), 1)
 			default:
-				grant = mustAcquire(t, holder.FairSemaphore(name, semaphore.WithLease(6*time.Second)), 1)
+				grant = mustAcquire(t, holder.FairSemaphore(name, 0, semaphore.WithLease(6*time.Second)), 1)
 			}
 			waiters := []*asyncCall{}
 			for _, c := range []*semaphore.Client{waiting, deleting} {
@@ -102,9 +102,9 @@ func TestDelete_ReplyLost(t *testing.T) {
 			t.Parallel()
 			c, d, rdb := newFaultyClient(t, redistest.Shared(t), 3)
 			name := redistest.Name(t)
-			mustSetPermits(t, c.Semaphore(name), 2)
+			mustSetPermits(t, c.Semaphore(name, 0), 2)
 			lost := d.LoseReply(scripts.SemDelete.SHA(), 1, loss)
-			existed, err := c.Semaphore(name).Delete(t.Context())
+			existed, err := c.Semaphore(name, 0).Delete(t.Context())
 			require.NoError(t, err)
 			<-lost
 			require.True(t, existed)
@@ -134,7 +134,7 @@ func TestIdleExpiry_OfEveryKey(t *testing.T) {
 		const idle, lease, slack = time.Hour, 10 * time.Minute, time.Minute
 		rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
 		c := newClient(t, rdb, semaphore.WithIdleExpiry(idle))
-		l := k.newSemaphore(c, name, semaphore.WithLease(lease))
+		l := k.newSemaphore(c, name, 0, semaphore.WithLease(lease))
 		last := func(least, most time.Duration, when string) {
 			t.Helper()
 			left := lifetimes(t, rdb, name)
@@ -176,7 +176,7 @@ func TestIdleExpiry_RenewalsAreUses(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
 		c := newClient(t, rdb, semaphore.WithIdleExpiry(time.Hour))
-		l := k.newSemaphore(c, name, semaphore.WithLease(safeLease))
+		l := k.newSemaphore(c, name, 0, semaphore.WithLease(safeLease))
 		mustSetPermits(t, l, 1)
 		g := mustAcquire(t, l, 1)
 		require.NoError(t, rdb.PExpire(t.Context(), k.permitsKey(name), 10*time.Minute).Err())

@@ -15,7 +15,7 @@ import (
 func TestErrors_NameTheOperationAndTheSemaphore(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		c, name := newClient(t, redistest.Shared(t).Client(t)), redistest.Name(t)
-		s := k.newSemaphore(c, name, semaphore.WithLease(safeLease))
+		s := k.newSemaphore(c, name, 0, semaphore.WithLease(safeLease))
 		mustSetPermits(t, s, 1)
 		g := mustAcquire(t, s, 1)
 		require.NoError(t, g.Release(t.Context()))

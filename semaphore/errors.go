@@ -14,7 +14,7 @@ var (
 	ErrNoPermits = errors.New("semaphore: not enough permits")
 
 	// ErrNotSet is returned if the number of permits is not set: no process has set it, or it has expired or
-	// was deleted, even while the caller was waiting. See WithPermits and TrySetPermits.
+	// was deleted, even while the caller was waiting. See Client.Semaphore and TrySetPermits.
 	ErrNotSet = errors.New("semaphore: permits are not set")
 
 	// ErrExceedsPermits is returned for a request for more permits than exist. A Semaphore compares the

@@ -36,7 +36,7 @@ func Example() {
 	}
 	defer semaphores.Close(ctx) // releases what is still held
 
-	exports := semaphores.Semaphore("exports")
+	exports := semaphores.Semaphore("exports", 0)
 	if _, err := exports.TrySetPermits(ctx, 5); err != nil { // the first process sets them
 		log.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func Example() {
 // The context bounds the wait, not the time for which the permits are held.
 func ExampleSemaphore_Acquire() {
 	ctx := context.Background()
-	uploads := newSemaphores().Semaphore("uploads")
+	uploads := newSemaphores().Semaphore("uploads", 0)
 	_, err := uploads.Acquire(ctx, 1)
 	fmt.Println("the number was never set:", errors.Is(err, semaphore.ErrNotSet))
 
@@ -82,7 +82,7 @@ func ExampleSemaphore_Acquire() {
 // AcquireFunc waits without a goroutine, so a million requests may wait. cancel ends the wait.
 func ExampleSemaphore_AcquireFunc() {
 	ctx := context.Background()
-	conversions := newSemaphores().Semaphore("conversions")
+	conversions := newSemaphores().Semaphore("conversions", 0)
 	if err := conversions.SetPermits(ctx, 1); err != nil {
 		log.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func ExampleSemaphore_AcquireFunc() {
 // An operator looks at permits by their ids, in whatever process they are held, and takes them away.
 func ExampleSemaphore_Release() {
 	ctx := context.Background()
-	seats := newSemaphores().Semaphore("seats", semaphore.WithLease(10*time.Minute))
+	seats := newSemaphores().Semaphore("seats", 0, semaphore.WithLease(10*time.Minute))
 	if err := seats.SetPermits(ctx, 10); err != nil {
 		log.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func ExampleSemaphore_Release() {
 // A grant can be lost: here an operator takes its permit away. Its contexts end, and their cause says why.
 func ExampleGrant_Context() {
 	ctx := context.Background()
-	slots := newSemaphores().Semaphore("slots", semaphore.WithLease(5*time.Second))
+	slots := newSemaphores().Semaphore("slots", 0, semaphore.WithLease(5*time.Second))
 	if err := slots.SetPermits(ctx, 1); err != nil {
 		log.Fatal(err)
 	}

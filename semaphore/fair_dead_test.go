@@ -34,7 +34,7 @@ func TestFair_DeadWaitersKeepNothing(t *testing.T) {
 func TestFair_TryAcquireDoesNotOvertakeTheLivingBehindTheDead(t *testing.T) {
 	t.Parallel()
 	c, rdb, name := newSharedClient(t)
-	s := c.FairSemaphore(name)
+	s := c.FairSemaphore(name, 0)
 	mustSetPermits(t, s, 2)
 	first, second := mustAcquire(t, s, 1), mustAcquire(t, s, 1)
 	fairKind.ghost(t, rdb, name, 1, false)
@@ -44,7 +44,7 @@ func TestFair_TryAcquireDoesNotOvertakeTheLivingBehindTheDead(t *testing.T) {
 	state, err := s.State(t.Context())
 	require.NoError(t, err)
 	require.EqualValues(t, 2, state.Waiting, "nobody has noticed that one is gone")
-	other := newClient(t, rdb).FairSemaphore(name)
+	other := newClient(t, rdb).FairSemaphore(name, 0)
 	require.NoError(t, first.Release(t.Context()))
 	_, err = other.TryAcquire(t.Context(), 1)
 	require.ErrorIs(t, err, semaphore.ErrNoPermits, "one is free, but another needs it")

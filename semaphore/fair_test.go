@@ -52,7 +52,7 @@ func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
 	const processes = 5
 	server, name := redistest.Shared(t), redistest.Name(t)
 	rdb := server.Client(t)
-	holder := newClient(t, rdb).FairSemaphore(name)
+	holder := newClient(t, rdb).FairSemaphore(name, 0)
 	mustSetPermits(t, holder, 2)
 	g := mustAcquire(t, holder, 2)
 	order, began := make(chan grantOf, 2*processes), time.Now()
@@ -64,7 +64,7 @@ func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
 		}
 		own := server.Client(t)
 		own.AddHook(count)
-		l := newClient(t, own).FairSemaphore(name)
+		l := newClient(t, own).FairSemaphore(name, 0)
 		n := int64(1)
 		if i%3 == 0 {
 			n = 2 // requests for one do not overtake it
@@ -97,11 +97,11 @@ func TestFair_TwoProcessesAlternate(t *testing.T) {
 	t.Parallel()
 	server, name := redistest.Shared(t), redistest.Name(t)
 	rdb := server.Client(t)
-	holder := newClient(t, rdb).FairSemaphore(name)
+	holder := newClient(t, rdb).FairSemaphore(name, 0)
 	mustSetPermits(t, holder, 3)
 	all := []*semaphore.Grant{mustAcquire(t, holder, 1), mustAcquire(t, holder, 1), mustAcquire(t, holder, 1)}
 	processes := []*semaphore.Semaphore{
-		newClient(t, rdb).FairSemaphore(name), newClient(t, rdb).FairSemaphore(name),
+		newClient(t, rdb).FairSemaphore(name, 0), newClient(t, rdb).FairSemaphore(name, 0),
 	}
 	order := make(chan grantOf, 12)
 	for i := range 12 {
@@ -128,7 +128,7 @@ func TestFair_TheSecondRequestOfAProcessKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	server, name := redistest.Start(t), "permits"
 	rdb := server.Client(t)
-	holder := newClient(t, rdb, semaphore.WithPoll(time.Hour)).FairSemaphore(name)
+	holder := newClient(t, rdb, semaphore.WithPoll(time.Hour)).FairSemaphore(name, 0)
 	mustSetPermits(t, holder, 2)
 	both := mustAcquire(t, holder, 2)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -140,14 +140,14 @@ func TestFair_TheSecondRequestOfAProcessKeepsItsPlace(t *testing.T) {
 			}
 		})
 	}
-	one := newClient(t, rdb, semaphore.WithPoll(time.Hour)).FairSemaphore(name)
+	one := newClient(t, rdb, semaphore.WithPoll(time.Hour)).FairSemaphore(name, 0)
 	waits(one, "its first")
 	fairKind.awaitLine(t, rdb, name, 1)
 	before := scriptCalls(t, rdb)
 	waits(one, "its second")
 	poll(t, func() bool { return scriptCalls(t, rdb) > before }) // Redis has learned of it
 	redistest.AwaitWaited(t, rdb, fairKind.key(name, "waiting"), 50*time.Millisecond)
-	waits(newClient(t, rdb, semaphore.WithPoll(time.Hour)).FairSemaphore(name), "the other's")
+	waits(newClient(t, rdb, semaphore.WithPoll(time.Hour)).FairSemaphore(name, 0), "the other's")
 	fairKind.awaitLine(t, rdb, name, 2)
 	stalled := redistest.Stalls(t)
 	require.NoError(t, both.Release(t.Context()))
@@ -161,13 +161,13 @@ func TestFair_TheSecondRequestOfAProcessKeepsItsPlace(t *testing.T) {
 func TestFair_LargeRequestsAreNotStarved(t *testing.T) {
 	t.Parallel()
 	server, name := redistest.Shared(t), redistest.Name(t)
-	large := newClient(t, server.Client(t)).FairSemaphore(name)
+	large := newClient(t, server.Client(t)).FairSemaphore(name, 0)
 	mustSetPermits(t, large, 3)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var all sync.WaitGroup
 	for range 6 {
-		l := newClient(t, server.Client(t)).FairSemaphore(name)
+		l := newClient(t, server.Client(t)).FairSemaphore(name, 0)
 		all.Go(func() {
 			for {
 				g, err := l.Acquire(ctx, 1)
@@ -195,7 +195,7 @@ func TestFair_CancelledAcquireLeavesTheQueue(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Shared(t).Client(t)
 	name := redistest.Name(t)
-	other, l := newClient(t, rdb).FairSemaphore(name), newClient(t, rdb).FairSemaphore(name)
+	other, l := newClient(t, rdb).FairSemaphore(name, 0), newClient(t, rdb).FairSemaphore(name, 0)
 	mustSetPermits(t, l, 2)
 	held := mustAcquire(t, other, 1)
 	for range 300 {

@@ -461,7 +461,7 @@ func TestFleet_TheEndOfALeaseCostsAFewScripts(t *testing.T) {
 		const processes = 24
 		server := redistest.Start(t)
 		rdb := server.Client(t)
-		dead := k.newSemaphore(newClient(t, server.Client(t)), "permits", semaphore.WithLease(5*time.Second), semaphore.WithoutRenewal())
+		dead := k.newSemaphore(newClient(t, server.Client(t)), "permits", 0, semaphore.WithLease(5*time.Second), semaphore.WithoutRenewal())
 		mustSetPermits(t, dead, 1)
 		mustAcquire(t, dead, 1)
 		got := make(chan releaseFunc, processes)

@@ -71,10 +71,10 @@ func FuzzOptions(f *testing.F) {
 			require.NoError(t, redistest.CheckRefusal(c.CountingSemaphore(text, semaphore.WithMax(n)).Err(), named && permits(1)))
 		case 3:
 			inRange := named && d >= 10*time.Millisecond && d <= 8760*time.Hour
-			require.NoError(t, redistest.CheckRefusal(c.Semaphore(text, semaphore.WithLease(d)).Err(), inRange))
-			require.NoError(t, redistest.CheckRefusal(c.FairSemaphore(text, semaphore.WithLease(d)).Err(), inRange))
+			require.NoError(t, redistest.CheckRefusal(c.Semaphore(text, 0, semaphore.WithLease(d)).Err(), inRange))
+			require.NoError(t, redistest.CheckRefusal(c.FairSemaphore(text, 0, semaphore.WithLease(d)).Err(), inRange))
 		case 4:
-			_, err = c.Semaphore(text).TrySetPermits(ctx, n)
+			_, err = c.Semaphore(text, 0).TrySetPermits(ctx, n)
 			refused(err, named && permits(0))
 			_, err = c.CountingSemaphore(text).TrySetPermits(ctx, n)
 			refused(err, named && permits(0))
@@ -90,7 +90,7 @@ func FuzzOptions(f *testing.F) {
 			for _, x := range text {
 				isID = isID && (x >= '0' && x <= '9' || x >= 'a' && x <= 'f' || x >= 'A' && x <= 'F')
 			}
-			err = c.Semaphore("s").UpdateLease(ctx, text, d)
+			err = c.Semaphore("s", 0).UpdateLease(ctx, text, d)
 			refused(err, isID && d >= time.Millisecond && d <= 8760*time.Hour)
 		}
 		require.NoError(t, c.Close(ctx))

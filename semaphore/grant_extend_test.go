@@ -17,7 +17,7 @@ func TestGrant_Extend(t *testing.T) {
 		t.Run("its reply is lost: Redis keeps the permits for as long as the grant is valid", func(t *testing.T) {
 			c, d, rdb := newFaultyClient(t, redistest.Shared(t), -1)
 			name := redistest.Name(t)
-			l, other := k.newSemaphore(c, name), k.newSemaphore(newClient(t, rdb), name)
+			l, other := k.newSemaphore(c, name, 0), k.newSemaphore(newClient(t, rdb), name, 0)
 			mustSetPermits(t, other, 1)
 			g := mustAcquire(t, l, 1)
 			lost := d.LoseReply(scripts.PermitRenew.SHA(), 1, redistest.Cut)
@@ -33,7 +33,7 @@ func TestGrant_Extend(t *testing.T) {
 		t.Run("to a shorter time: the lease stays", func(t *testing.T) {
 			c, _, rdb := newFaultyClient(t, redistest.Shared(t), -1)
 			name := redistest.Name(t)
-			l, other := k.newSemaphore(c, name), k.newSemaphore(newClient(t, rdb), name)
+			l, other := k.newSemaphore(c, name, 0), k.newSemaphore(newClient(t, rdb), name, 0)
 			mustSetPermits(t, other, 1)
 			g := mustAcquire(t, l, 1)
 			before := g.Deadline()
@@ -47,7 +47,7 @@ func TestGrant_Extend(t *testing.T) {
 
 		t.Run("of permits whose key was overwritten: they are lost", func(t *testing.T) {
 			c, rdb, name := newSharedClient(t)
-			l := k.newSemaphore(c, name)
+			l := k.newSemaphore(c, name, 0)
 			mustSetPermits(t, l, 1)
 			g := mustAcquire(t, l, 1)
 			require.NoError(t, rdb.Set(t.Context(), k.leasesKey(name), "mine", time.Minute).Err())

@@ -21,13 +21,13 @@ func TestGrant_ReleaseDuringClose(t *testing.T) {
 		const rounds, grants = 300, 8
 		rdb := redistest.Shared(t).Client(t)
 		name := redistest.Name(t)
-		watcher := k.newSemaphore(newClient(t, rdb), name)
+		watcher := k.newSemaphore(newClient(t, rdb), name, 0)
 		mustSetPermits(t, watcher, grants)
 		w := newWheel(t)
 		for i := range rounds {
 			c, err := semaphore.New(rdb, semaphore.WithWheel(w))
 			require.NoError(t, err)
-			l := k.newSemaphore(c, name)
+			l := k.newSemaphore(c, name, 0)
 			var held [grants]*semaphore.Grant
 			for i := range held {
 				held[i] = mustAcquire(t, l, 1)
@@ -58,7 +58,7 @@ func TestGrant_ReleaseDuringClose(t *testing.T) {
 func TestGrant_AnOverwrittenKeyIsALoss(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		c, rdb, name := newSharedClient(t)
-		l := k.newSemaphore(c, name)
+		l := k.newSemaphore(c, name, 0)
 		mustSetPermits(t, l, 1)
 		g := mustAcquire(t, l, 1)
 		key := k.leasesKey(name)
@@ -83,8 +83,8 @@ func TestGrant_ReleaseConfirmedAfterTheLeaseIsNoLoss(t *testing.T) {
 			o.Dialer, o.ReadTimeout, o.MaxRetries = d.Dial, lease+time.Second/2, 3
 		})
 		name := redistest.Name(t)
-		l := k.newSemaphore(newClient(t, rdb), name, semaphore.WithLease(lease), semaphore.WithoutRenewal())
-		mustSetPermits(t, k.newSemaphore(newClient(t, server.Client(t)), name), 1)
+		l := k.newSemaphore(newClient(t, rdb), name, 0, semaphore.WithLease(lease), semaphore.WithoutRenewal())
+		mustSetPermits(t, k.newSemaphore(newClient(t, server.Client(t)), name, 0), 1)
 		require.NoError(t, mustAcquire(t, l, 1).Release(t.Context())) // the server knows the scripts
 		g := mustAcquire(t, l, 1)
 		lost := d.LoseReply(name, 1, redistest.Swallow)
@@ -110,10 +110,10 @@ func TestGrant_ReleaseAfterTheLeaseIsALoss(t *testing.T) {
 			server, d := redistest.Shared(t), &redistest.FaultDialer{}
 			rdb := server.Client(t, func(o *redis.Options) { o.Dialer, o.MaxRetries = d.Dial, 3 })
 			name, other := redistest.Name(t), server.Client(t)
-			l := k.newSemaphore(newClient(t, rdb, semaphore.WithWheel(w)), name, semaphore.WithLease(time.Second), semaphore.WithoutRenewal())
+			l := k.newSemaphore(newClient(t, rdb, semaphore.WithWheel(w)), name, 0, semaphore.WithLease(time.Second), semaphore.WithoutRenewal())
 			mustSetPermits(t, l, 1)
 			g := mustAcquire(t, l, 1)
-			next := mustAcquire(t, k.newSemaphore(newClient(t, other), name), 1)
+			next := mustAcquire(t, k.newSemaphore(newClient(t, other), name, 0), 1)
 			if loses {
 				d.LoseReply(name, 1, redistest.Cut)
 			}

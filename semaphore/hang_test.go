@@ -256,7 +256,7 @@ func TestClient_CloseWhileRedisHangs(t *testing.T) {
 				c, err := semaphore.New(rdb, semaphore.WithWheel(w), semaphore.WithPoll(100*time.Millisecond))
 				require.NoError(t, err)
 				newSemaphore := func(i int) *semaphore.Semaphore {
-					return k.newSemaphore(c, fmt.Sprint("permits:", i), semaphore.WithLease(lease))
+					return k.newSemaphore(c, fmt.Sprint("permits:", i), 0, semaphore.WithLease(lease))
 				}
 				for i := range max(inFlight, 1) {
 					mustSetPermits(t, newSemaphore(i), 2)
@@ -298,8 +298,8 @@ func TestClient_CloseTwiceAtOnce(t *testing.T) {
 	c, err := semaphore.New(rdb, semaphore.WithWheel(newWheel(t)))
 	require.NoError(t, err)
 	name := redistest.Name(t)
-	mustSetPermits(t, c.Semaphore(name), 1)
-	mustAcquire(t, c.Semaphore(name), 1)
+	mustSetPermits(t, c.Semaphore(name, 0), 1)
+	mustAcquire(t, c.Semaphore(name, 0), 1)
 	d.Set(redistest.Refuse)
 	d.Reset()
 	before := d.Effects()

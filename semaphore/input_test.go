@@ -69,10 +69,10 @@ func TestSemaphores_RefuseBadInput(t *testing.T) {
 	rdb := redistest.Shared(t).Client(t)
 	c, count := newCountedClient(t, rdb)
 	name := redistest.Name(t)
-	s, l := c.CountingSemaphore(name), c.Semaphore(name)
+	s, l := c.CountingSemaphore(name), c.Semaphore(name, 0)
 
 	for _, bad := range []string{"", "a{b", "a{}b", strings.Repeat("x", 70_000)} {
-		for _, f := range allMethods(c.CountingSemaphore(bad), c.Semaphore(bad)) {
+		for _, f := range allMethods(c.CountingSemaphore(bad), c.Semaphore(bad, 0)) {
 			requireInvalid(t, f(ctx), "name")
 		}
 	}
@@ -105,9 +105,9 @@ func TestSemaphores_RefuseBadInput(t *testing.T) {
 			c.CountingSemaphore(name, semaphore.WithMax(0)).Acquire(ctx, 1),
 			c.CountingSemaphore(name, semaphore.WithMax(tooMany)).Acquire(ctx, 1),
 		},
-		"WithLease": {errorOf(c.Semaphore(name, semaphore.WithLease(0)).Acquire(ctx, 1))},
+		"WithLease": {errorOf(c.Semaphore(name, 0, semaphore.WithLease(0)).Acquire(ctx, 1))},
 		"option": {
-			errorOf(c.Semaphore(name, nil).Acquire(ctx, 1)), c.CountingSemaphore(name, nil).Release(ctx, 1),
+			errorOf(c.Semaphore(name, 0, nil).Acquire(ctx, 1)), c.CountingSemaphore(name, nil).Release(ctx, 1),
 		},
 	} {
 		for _, err := range errs {
@@ -165,9 +165,9 @@ func TestSemaphores_ZeroTooManyOrNeverSet(t *testing.T) {
 func TestSemaphore_InvalidReleasesAddNoPermits(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		c, _, name := newSharedClient(t)
-		l := k.newSemaphore(c, name)
+		l := k.newSemaphore(c, name, 0)
 		mustSetPermits(t, l, 3)
-		stranger := k.newSemaphore(c, name+":other")
+		stranger := k.newSemaphore(c, name+":other", 0)
 		mustSetPermits(t, stranger, 1)
 		foreign := mustAcquire(t, stranger, 1)
 
@@ -179,7 +179,7 @@ func TestSemaphore_InvalidReleasesAddNoPermits(t *testing.T) {
 		require.ErrorIs(t, l.UpdateLease(t.Context(), foreign.IDs()[0], time.Minute), semaphore.ErrNotHeld)
 		require.Zero(t, leaseTime(t, l, foreign.IDs()[0]))
 
-		short := k.newSemaphore(c, name, semaphore.WithLease(time.Second), semaphore.WithoutRenewal())
+		short := k.newSemaphore(c, name, 0, semaphore.WithLease(time.Second), semaphore.WithoutRenewal())
 		expired := mustAcquire(t, short, 2)
 		<-expired.Done()
 		require.ErrorIs(t, expired.Release(t.Context()), semaphore.ErrLost)
@@ -205,7 +205,7 @@ func TestSemaphores_WrongKind(t *testing.T) {
 	for what, x := range map[string]struct {
 		key  func(name string) string
 		put  func(c *redis.Client, key string) error
-		made func(*semaphore.Client, string, ...semaphore.SemaphoreOption) *semaphore.Semaphore
+		made func(*semaphore.Client, string, int64, ...semaphore.SemaphoreOption) *semaphore.Semaphore
 		only string
 	}{
 		"words where permits are counted":          {same, words, (*semaphore.Client).Semaphore, ""},
@@ -220,7 +220,7 @@ func TestSemaphores_WrongKind(t *testing.T) {
 			c, rdb, name := newSharedClient(t)
 			require.NoError(t, x.put(rdb, x.key(name)))
 			before := rdb.Dump(t.Context(), x.key(name)).Val()
-			for call, f := range allMethods(c.CountingSemaphore(name), x.made(c, name)) {
+			for call, f := range allMethods(c.CountingSemaphore(name), x.made(c, name, 0)) {
 				if !strings.HasPrefix(call, x.only) {
 					continue
 				}
@@ -239,10 +239,10 @@ func TestSemaphores_WrongKind(t *testing.T) {
 func TestSemaphore_FairAndUnfairOfOneNameRefuseEachOther(t *testing.T) {
 	t.Parallel()
 	c, _, name := newSharedClient(t)
-	plain, fair := c.Semaphore(name+":plain"), c.FairSemaphore(name+":fair")
+	plain, fair := c.Semaphore(name+":plain", 0), c.FairSemaphore(name+":fair", 0)
 	mustSetPermits(t, plain, 1)
 	mustSetPermits(t, fair, 1)
-	for _, second := range []*semaphore.Semaphore{c.FairSemaphore(plain.Name()), c.Semaphore(fair.Name())} {
+	for _, second := range []*semaphore.Semaphore{c.FairSemaphore(plain.Name(), 0), c.Semaphore(fair.Name(), 0)} {
 		_, err := second.TrySetPermits(t.Context(), 1)
 		require.ErrorIs(t, err, semaphore.ErrWrongKind)
 		require.ErrorIs(t, second.SetPermits(t.Context(), 1), semaphore.ErrWrongKind)
@@ -259,7 +259,7 @@ func TestSemaphore_FairAndUnfairOfOneNameRefuseEachOther(t *testing.T) {
 func TestGrant_ContextOfNilPanicsWithAnErrorOfThisPackage(t *testing.T) {
 	t.Parallel()
 	c, _, name := newSharedClient(t)
-	s := c.Semaphore(name)
+	s := c.Semaphore(name, 0)
 	mustSetPermits(t, s, 1)
 	held := mustAcquire(t, s, 1)
 	for what, g := range map[string]*semaphore.Grant{"held": held, "zero": {}} {

@@ -118,12 +118,12 @@ var (
 	}
 	unfairKind = kind{
 		name:    "semaphore",
-		newAny:  func(c *semaphore.Client, name string) anySemaphore { return leasedPermits{c.Semaphore(name)} },
+		newAny:  func(c *semaphore.Client, name string) anySemaphore { return leasedPermits{c.Semaphore(name, 0)} },
 		channel: "redisson_sc",
 	}
 	fairKind = kind{
 		name:    "fair",
-		newAny:  func(c *semaphore.Client, name string) anySemaphore { return leasedPermits{c.FairSemaphore(name)} },
+		newAny:  func(c *semaphore.Client, name string) anySemaphore { return leasedPermits{c.FairSemaphore(name, 0)} },
 		channel: "cogwheel_fair", keys: "fair:",
 	}
 
@@ -145,7 +145,7 @@ func forEachKind(t *testing.T, f func(t *testing.T, k kind)) {
 // leasedKind is one of the two kinds with leases.
 type leasedKind struct {
 	kind
-	newSemaphore func(c *semaphore.Client, name string, opts ...semaphore.SemaphoreOption) *semaphore.Semaphore
+	newSemaphore func(c *semaphore.Client, name string, permits int64, opts ...semaphore.SemaphoreOption) *semaphore.Semaphore
 }
 
 // forEachLeasedKind runs a test on both kinds with leases.

@@ -118,8 +118,8 @@ func TestSemaphore_RepliesLost(t *testing.T) {
 		fresh := func(t *testing.T, retries int) (*semaphore.Semaphore, *redistest.FaultDialer) {
 			c, d, rdb := newFaultyClient(t, redistest.Shared(t), retries)
 			name := redistest.Name(t)
-			mustSetPermits(t, k.newSemaphore(newClient(t, rdb), name), 5)
-			return k.newSemaphore(c, name), d
+			mustSetPermits(t, k.newSemaphore(newClient(t, rdb), name, 0), 5)
+			return k.newSemaphore(c, name, 0), d
 		}
 		for how, loss := range losses {
 			t.Run("retried: acquired and released once when "+how, func(t *testing.T) {
@@ -159,7 +159,7 @@ func TestSemaphore_AcquireFailsIfTheReplyTakesLongerThanTheLease(t *testing.T) {
 		const lease = time.Second // the reply takes longer
 		d := &redistest.FaultDialer{}
 		rdb := redistest.Start(t).Client(t, func(o *redis.Options) { o.Dialer, o.ReadTimeout = d.Dial, testTimeout })
-		s := k.newSemaphore(newClient(t, rdb), "slots", semaphore.WithLease(lease))
+		s := k.newSemaphore(newClient(t, rdb), "slots", 0, semaphore.WithLease(lease))
 		mustSetPermits(t, s, 1)
 		d.Delay(0, lease+100*time.Millisecond)
 		g, err := s.Acquire(within(t, testTimeout), 1)
@@ -175,7 +175,7 @@ func TestGrant_RedisHangsForLongerThanTheLease(t *testing.T) {
 	const lease = 3 * time.Second // short: its end is awaited
 	server := redistest.Start(t)
 	c, d, _ := newFaultyClient(t, server, 3)
-	l := c.Semaphore("slots", semaphore.WithLease(lease))
+	l := c.Semaphore("slots", 0, semaphore.WithLease(lease))
 	mustSetPermits(t, l, 1)
 	g := mustAcquire(t, l, 1)
 	work := g.Context(t.Context())
@@ -203,7 +203,7 @@ func TestSemaphores_RedisLosesItsData(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	c, _, _ := newFaultyClient(t, server, -1)
-	s, l := c.CountingSemaphore("counting"), c.Semaphore("plain")
+	s, l := c.CountingSemaphore("counting"), c.Semaphore("plain", 0)
 	mustSetPermits(t, s, 2)
 	mustSetPermits(t, l, 1)
 	g := mustAcquire(t, l, 1)

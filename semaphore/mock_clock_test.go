@@ -23,7 +23,7 @@ func TestClient_TellsTheTimeOfItsWheel(t *testing.T) {
 	c := newClient(t, redistest.Shared(t).Client(t), semaphore.WithWheel(newWheel(t, wheel.WithClock(mock))),
 		semaphore.WithHooks(semaphore.Hooks{Released: func(e semaphore.Event) { released <- e }}))
 	for what, s := range map[string]*semaphore.Semaphore{
-		"plain": c.Semaphore(redistest.Name(t) + ":plain"), "fair": c.FairSemaphore(redistest.Name(t) + ":fair"),
+		"plain": c.Semaphore(redistest.Name(t)+":plain", 0), "fair": c.FairSemaphore(redistest.Name(t)+":fair", 0),
 	} {
 		mustSetPermits(t, s, 1)
 		g := mustAcquire(t, s, 1)

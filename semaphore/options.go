@@ -45,7 +45,7 @@ type countingConfig struct{ max int64 }
 type semaphoreConfig struct {
 	lease   time.Duration
 	renew   bool
-	permits int64 // 0 without WithPermits
+	permits int64 // to set if none is set; 0 for none
 }
 
 type option func(*config) error
@@ -111,9 +111,9 @@ func WithSharedScripts(on bool) Option {
 //
 // A semaphore is in use while a permit is held or waited for. Each acquisition, release, renewal and change
 // of its permits is a use; reading is not. All keys of a semaphore expire together; then its permits are not
-// set, and Acquire fails with ErrNotSet or, with WithPermits, sets them again. A Semaphore expires d after
-// its last lease has ended, also if the holder died. A CountingSemaphore does not expire while fewer permits
-// are free than were set and added; permits lost with a process keep it until Delete.
+// set, and Acquire fails with ErrNotSet or, if the semaphore names a number of permits, sets them again. A
+// Semaphore expires d after its last lease has ended, also if the holder died. A CountingSemaphore does not
+// expire while fewer permits are free than were set and added; permits lost with a process keep it until Delete.
 //
 // The option applies to all semaphores of the Client, from their next use on; to a CountingSemaphore only if
 // its permits were set by a Client with the option. Every Client that uses a semaphore needs the option: a
@@ -153,24 +153,6 @@ func WithLease(d time.Duration) SemaphoreOption {
 	})
 }
 
-// WithPermits sets the number of permits, 1 to MaxPermits, that a call for permits sets if none is set: at the
-// first use, after Delete, and after Redis has lost its data. Acquire, TryAcquire and AcquireFunc set it in the
-// round trip that acquires, and do not fail with ErrNotSet. By default, TrySetPermits, SetPermits or AddPermits
-// have to set the number before.
-//
-// WithPermits does not change a number that is set: if processes name different numbers, the first one counts. A
-// Client that finds another number than its own logs a warning, once for each of up to a thousand names. To
-// change the number, call SetPermits and change the option. Methods that only read do not set the number.
-func WithPermits(n int64) SemaphoreOption {
-	return semaphoreOption(func(c *semaphoreConfig) error {
-		if n < 1 || n > MaxPermits {
-			return argument.Error("WithPermits", n, "must be 1 to 2147483647")
-		}
-		c.permits = n
-		return nil
-	})
-}
-
 // WithoutRenewal makes permits end with their first lease, as in Redisson, or with that of Grant.Extend.
 // Until then only Extend and Release notice their removal from Redis. By default they are renewed at least
 // every third of the lease.
@@ -200,8 +182,11 @@ func newCountingConfig(opts []CountingOption) (c countingConfig, err error) {
 	return c, err
 }
 
-func newSemaphoreConfig(opts []SemaphoreOption) (semaphoreConfig, error) {
-	c := semaphoreConfig{lease: DefaultLease, renew: true}
+func newSemaphoreConfig(permits int64, opts []SemaphoreOption) (semaphoreConfig, error) {
+	c := semaphoreConfig{permits: permits, lease: DefaultLease, renew: true}
+	if permits < 0 || permits > MaxPermits {
+		return c, argument.Error("permits", permits, "must be 0 to 2147483647")
+	}
 	err := conventions.Apply(argument, &c, opts, SemaphoreOption.applySemaphore)
 	return c, err
 }

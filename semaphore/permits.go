@@ -53,7 +53,7 @@ type acquireRequest struct {
 	acquisition
 	ids       []string // idLen bytes each
 	lease     time.Duration
-	permits   int64 // of WithPermits, or 0
+	permits   int64 // that a call sets if none is set, or 0
 	noWait    bool
 	ambiguous bool // a copy of the request may still be in flight
 
@@ -117,7 +117,7 @@ func parseAcquireReply(v []int64, requests int) (acquireReply, error) {
 func isCount(n int64) bool { return n >= -1<<53 && n <= 1<<53 }
 
 // declaredPermits returns the number of permits that a call for a batch sets if none is set: that of the first
-// request with WithPermits, or 0. key is the permits key of the other kind. A call without such a number reads
+// request that names one, or 0. key is the permits key of the other kind. A call without such a number reads
 // no such key, and names the key of its own permits: while a slot migrates, Redis refuses calls with missing
 // keys.
 func declaredPermits(name string, fair bool, batch []*waitqueue.Waiter[*acquireRequest]) (n int64, key string) {
@@ -129,11 +129,10 @@ func declaredPermits(name string, fair bool, batch []*waitqueue.Waiter[*acquireR
 	return 0, permitsKey(name, fair)
 }
 
-// maxPermitWarnings is the number of names for which a Client warns that the number of permits is not that of
-// WithPermits.
+// maxPermitWarnings is the number of names for which a Client warns that another number of permits is set.
 const maxPermitWarnings = 1000
 
-// comparePermits logs a warning, once for each name, if the number of permits is not that of WithPermits.
+// comparePermits logs a warning, once for each name, if the number of permits is another than was named.
 func (c *Client) comparePermits(name string, total int64, batch []*waitqueue.Waiter[*acquireRequest]) {
 	ambiguous := func(w *waitqueue.Waiter[*acquireRequest]) bool { return w.Value.ambiguous }
 	if slices.ContainsFunc(batch, ambiguous) { // the script may have counted a permit of an earlier copy twice
@@ -145,7 +144,7 @@ func (c *Client) comparePermits(name string, total int64, batch []*waitqueue.Wai
 			continue
 		}
 		c.logger.LogAttrs(w.Value.ctx, slog.LevelWarn,
-			"semaphore: another number of permits is set, and WithPermits does not change it",
+			"semaphore: another number of permits is set, and the declared one does not change it",
 			slog.String("name", name), slog.Int64("permits", total), slog.Int64("declared", declared))
 	}
 }

@@ -60,7 +60,7 @@ func TestPipelines(t *testing.T) {
 			var plain []*semaphore.Semaphore
 			var counting []*semaphore.CountingSemaphore
 			for i := range semaphores {
-				plain = append(plain, c.Semaphore(fmt.Sprint("plain", i)))
+				plain = append(plain, c.Semaphore(fmt.Sprint("plain", i), 0))
 				counting = append(counting, c.CountingSemaphore(fmt.Sprint("counting", i)))
 				mustSetPermits(t, plain[i], 2)
 				mustSetPermits(t, counting[i], 2)

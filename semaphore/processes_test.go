@@ -58,7 +58,7 @@ func runChild(role string) (err error) {
 			return err
 		}
 		defer func() { err = errors.Join(err, c.Close(ctx)) }()
-		if _, err := c.Semaphore(name, semaphore.WithLease(childLease)).Acquire(ctx, 1); err != nil {
+		if _, err := c.Semaphore(name, 0, semaphore.WithLease(childLease)).Acquire(ctx, 1); err != nil {
 			return err
 		}
 		fmt.Println("held")
@@ -100,7 +100,7 @@ func TestProcesses_PermitsOfAKilledHolderComeBack(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
 	c, rdb, name := newSharedClient(t)
-	l := c.Semaphore(name)
+	l := c.Semaphore(name, 0)
 	mustSetPermits(t, l, 1)
 	holder := spawn(t, roleHold, redistest.Shared(t).Addr(), name)
 	line, err := holder.line()

@@ -96,7 +96,7 @@ var sharedBehaviours = map[string]func(t *testing.T, d deployment){
 	},
 	"leased permits: each side counts, prolongs and releases the permits of the other": func(t *testing.T, d deployment) {
 		j := d.newJava(t)
-		l := d.newClient(t).Semaphore(j.name)
+		l := d.newClient(t).Semaphore(j.name, 0)
 		heard := j.listen()
 		mustSetPermits(t, l, 3)
 		require.Equal(t, "03", heard())
@@ -121,10 +121,10 @@ var sharedBehaviours = map[string]func(t *testing.T, d deployment){
 	},
 	"leased permits: a permit that Java releases is lost to its Go holder, and wakes a waiter": func(t *testing.T, d deployment) {
 		j := d.newJava(t)
-		l := d.newClient(t).Semaphore(j.name, semaphore.WithLease(safeLease))
+		l := d.newClient(t).Semaphore(j.name, 0, semaphore.WithLease(safeLease))
 		mustSetPermits(t, l, 1)
 		g := mustAcquire(t, l, 1)
-		other := d.newClient(t).Semaphore(j.name)
+		other := d.newClient(t).Semaphore(j.name, 0)
 		w := startCall(func() error {
 			g, err := other.Acquire(within(t, testTimeout), 1)
 			if err != nil {
@@ -140,7 +140,7 @@ var sharedBehaviours = map[string]func(t *testing.T, d deployment){
 	},
 	"leased permits: a permit that Java abandoned becomes free at the end of its lease": func(t *testing.T, d deployment) {
 		j := d.newJava(t)
-		l := d.newClient(t).Semaphore(j.name)
+		l := d.newClient(t).Semaphore(j.name, 0)
 		mustSetPermits(t, l, 2)
 		_, answer := j.acquireExpirable(1, 400*time.Millisecond)
 		require.Equal(t, "OK", answer)

@@ -181,7 +181,7 @@ var countingBehaviours = map[string]func(t *testing.T, d deployment){
 
 var expirableBehaviours = map[string]func(t *testing.T, d deployment){
 	"where nothing was set, nothing is available": func(t *testing.T, d deployment) {
-		l := d.newClient(t).Semaphore(redistest.Name(t))
+		l := d.newClient(t).Semaphore(redistest.Name(t), 0)
 		require.Zero(t, available(t, l))
 		_, err := l.Acquire(t.Context(), 1)
 		require.ErrorIs(t, err, semaphore.ErrNotSet)
@@ -189,7 +189,7 @@ var expirableBehaviours = map[string]func(t *testing.T, d deployment){
 	"the counts are right after an expiry that no acquisition has noticed": func(t *testing.T, d deployment) {
 		var all []*semaphore.Semaphore
 		for range 3 {
-			l := d.newClient(t).Semaphore(redistest.Name(t), semaphore.WithLease(time.Second), semaphore.WithoutRenewal())
+			l := d.newClient(t).Semaphore(redistest.Name(t), 0, semaphore.WithLease(time.Second), semaphore.WithoutRenewal())
 			mustSetPermits(t, l, 8)
 			mustAcquire(t, l, 3)
 			all = append(all, l)
@@ -210,11 +210,11 @@ var expirableBehaviours = map[string]func(t *testing.T, d deployment){
 	"a blocked acquisition gets the permit when the lease ends, and the expired one cannot be released": func(t *testing.T, d deployment) {
 		const lease = 3 * time.Second // short: its end is awaited
 		name := redistest.Name(t)
-		l := d.newClient(t).Semaphore(name, semaphore.WithLease(lease), semaphore.WithoutRenewal())
+		l := d.newClient(t).Semaphore(name, 0, semaphore.WithLease(lease), semaphore.WithoutRenewal())
 		mustSetPermits(t, l, 1)
 		began := time.Now()
 		first := mustAcquire(t, l, 1)
-		other := d.newClient(t).Semaphore(name)
+		other := d.newClient(t).Semaphore(name, 0)
 		_, err := other.TryAcquire(t.Context(), 1)
 		require.ErrorIs(t, err, semaphore.ErrNoPermits)
 		next := mustAcquire(t, other, 1)
@@ -226,7 +226,7 @@ var expirableBehaviours = map[string]func(t *testing.T, d deployment){
 		require.EqualValues(t, 1, available(t, other))
 	},
 	"a lease is told, prolonged, and unknown once it has expired": func(t *testing.T, d deployment) {
-		l := d.newClient(t).Semaphore(redistest.Name(t), semaphore.WithLease(3*time.Second), semaphore.WithoutRenewal())
+		l := d.newClient(t).Semaphore(redistest.Name(t), 0, semaphore.WithLease(3*time.Second), semaphore.WithoutRenewal())
 		mustSetPermits(t, l, 2)
 		g, other := mustAcquire(t, l, 1), mustAcquire(t, l, 1).IDs()[0]
 		require.NoError(t, g.Extend(t.Context(), time.Hour))
@@ -241,7 +241,7 @@ var expirableBehaviours = map[string]func(t *testing.T, d deployment){
 	},
 	"both keys expire together": func(t *testing.T, d deployment) {
 		rdb, name := d.connect(t), redistest.Name(t)
-		l := newClient(t, rdb).Semaphore(name)
+		l := newClient(t, rdb).Semaphore(name, 0)
 		mustSetPermits(t, l, 2)
 		require.NoError(t, rdb.PExpire(t.Context(), name, 3*time.Second).Err())
 		g := mustAcquire(t, l, 1)
@@ -253,7 +253,7 @@ var expirableBehaviours = map[string]func(t *testing.T, d deployment){
 		require.Zero(t, rdb.Exists(t.Context(), name).Val(), "releasing an expired permit creates no semaphore")
 	},
 	"permits are set, grown, shrunk below what is held, and reduced": func(t *testing.T, d deployment) {
-		l := d.newClient(t).Semaphore(redistest.Name(t))
+		l := d.newClient(t).Semaphore(redistest.Name(t), 0)
 		mustSetPermits(t, l, 5)
 		g := mustAcquire(t, l, 3)
 		for _, want := range []struct{ total, free int64 }{{10, 7}, {2, -1}, {5, 2}} {
@@ -269,8 +269,8 @@ var expirableBehaviours = map[string]func(t *testing.T, d deployment){
 	"releases of several ids are all or nothing, and a failed one reclaims expired permits": func(t *testing.T, d deployment) {
 		name := redistest.Name(t)
 		c := d.newClient(t)
-		l := c.Semaphore(name, semaphore.WithoutRenewal())
-		short := c.Semaphore(name, semaphore.WithoutRenewal(), semaphore.WithLease(time.Second))
+		l := c.Semaphore(name, 0, semaphore.WithoutRenewal())
+		short := c.Semaphore(name, 0, semaphore.WithoutRenewal(), semaphore.WithLease(time.Second))
 		mustSetPermits(t, l, 10)
 		ids, expired := mustAcquire(t, l, 4).IDs(), mustAcquire(t, short, 3).IDs()
 		w := newWheel(t)
@@ -286,12 +286,12 @@ var expirableBehaviours = map[string]func(t *testing.T, d deployment){
 	"two waiters for several permits are both granted when those are released": func(t *testing.T, d deployment) {
 		for _, wants := range [][2]int64{{2, 2}, {1, 2}} {
 			name := redistest.Name(t)
-			l := d.newClient(t).Semaphore(name)
+			l := d.newClient(t).Semaphore(name, 0)
 			mustSetPermits(t, l, 2)
 			g := mustAcquire(t, l, 2)
 			var calls []*asyncCall
 			for _, n := range wants {
-				other := d.newClient(t).Semaphore(name)
+				other := d.newClient(t).Semaphore(name, 0)
 				calls = append(calls, startCall(func() error {
 					g, err := other.Acquire(within(t, testTimeout), n)
 					if err != nil {
@@ -308,7 +308,7 @@ var expirableBehaviours = map[string]func(t *testing.T, d deployment){
 		}
 	},
 	"many acquisitions and releases at a time": func(t *testing.T, d deployment) {
-		l := d.newClient(t).Semaphore(redistest.Name(t))
+		l := d.newClient(t).Semaphore(redistest.Name(t), 0)
 		mustSetPermits(t, l, 10)
 		got := make(chan *semaphore.Grant, 20)
 		ctx := within(t, testTimeout)
@@ -329,7 +329,7 @@ var expirableBehaviours = map[string]func(t *testing.T, d deployment){
 	},
 	"sixteen clients exclude each other": func(t *testing.T, d deployment) {
 		name := redistest.Name(t)
-		newAny := func(int) anySemaphore { return leasedPermits{d.newClient(t).Semaphore(name)} }
+		newAny := func(int) anySemaphore { return leasedPermits{d.newClient(t).Semaphore(name, 0)} }
 		requireExclusion(t, 16, 6, 2, newAny, func(i, k int) int64 { return 1 + int64((i+k)%2) })
 	},
 }

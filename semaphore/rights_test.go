@@ -30,9 +30,9 @@ func TestSemaphores_WithoutRightsToChannels(t *testing.T) {
 				require.NoError(t, counted.AddPermits(t.Context(), 1))
 				require.NoError(t, counted.AddPermits(t.Context(), -1))
 			case "semaphore":
-				mustSetPermits(t, c.Semaphore(name), 1)
+				mustSetPermits(t, c.Semaphore(name, 0), 1)
 			default:
-				mustSetPermits(t, c.FairSemaphore(name), 1)
+				mustSetPermits(t, c.FairSemaphore(name, 0), 1)
 			}
 			polling := newClient(t, server.Client(t, user), semaphore.WithPoll(300*time.Millisecond))
 			other := k.newAny(polling, name)

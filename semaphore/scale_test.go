@@ -53,7 +53,7 @@ func TestScale_TenThousandPermitsAreHeld(t *testing.T) {
 	rdb := server.Client(t)
 	c, err := semaphore.New(rdb, semaphore.WithWheel(newWheel(t)))
 	require.NoError(t, err)
-	l := c.Semaphore("permits", semaphore.WithLease(lease))
+	l := c.Semaphore("permits", 0, semaphore.WithLease(lease))
 	mustSetPermits(t, l, permits)
 	first := mustAcquire(t, l, 1)
 	deadline := first.Deadline()
@@ -94,7 +94,7 @@ func TestScale_TenThousandPermitsAreHeld(t *testing.T) {
 	before = scriptCalls(t, rdb)
 	require.NoError(t, c.Close(within(t, testTimeout)))
 	require.LessOrEqual(t, scriptCalls(t, rdb)-before, permits/10, "releases share scripts")
-	other := newClient(t, server.Client(t)).Semaphore("permits")
+	other := newClient(t, server.Client(t)).Semaphore("permits", 0)
 	require.EqualValues(t, permits, available(t, other))
 }
 
@@ -175,7 +175,7 @@ func TestScale_ManyGrantsAreLostTogether(t *testing.T) {
 	server := redistest.Start(t)
 	rdb := server.Client(t)
 	c := newClient(t, rdb)
-	l := c.Semaphore(redistest.Name(t), semaphore.WithLease(lease))
+	l := c.Semaphore(redistest.Name(t), 0, semaphore.WithLease(lease))
 	mustSetPermits(t, l, int64(grants))
 	held := make([]*semaphore.Grant, grants)
 	redistest.Each(t, grants, func(i int) (err error) {
@@ -201,7 +201,7 @@ func TestScale_TenThousandExpiredPermitsAreReclaimed(t *testing.T) {
 	t.Parallel()
 	const n = 10_000
 	c, rdb, name := newSharedClient(t)
-	l := c.Semaphore(name)
+	l := c.Semaphore(name, 0)
 	fill := func() {
 		require.NoError(t, rdb.Set(t.Context(), name, 0, 0).Err())
 		members := make([]redis.Z, n)

@@ -37,12 +37,20 @@ type Semaphore struct {
 // Redisson's, so services in Java that call getPermitExpirableSemaphore(name) share the permits. The rules
 // for names are those of CountingSemaphore.
 //
+// permits, 1 to MaxPermits, is the number that a call for permits sets if none is set: at the first use, after Delete,
+// and after Redis has lost its data. Acquire, TryAcquire and AcquireFunc set it in the round trip that acquires, and do
+// not fail with ErrNotSet. With 0, TrySetPermits, SetPermits or AddPermits have to set the number before.
+//
+// A number that is set is not changed: if processes name different numbers, the first one counts. A Client that finds
+// another number than its own logs a warning, once for each of up to a thousand names. To change the number, call
+// SetPermits and change the argument. Methods that only read do not set the number.
+//
 // Do not use one name for a CountingSemaphore and a Semaphore. Both store the number of free permits under
 // that name, and Redis cannot tell them apart: each would ignore the permits that the other has granted.
 // Neither can share its name with a FairSemaphore: setting the permits of the second fails with
 // ErrWrongKind.
-func (c *Client) Semaphore(name string, opts ...SemaphoreOption) *Semaphore {
-	return c.newSemaphore(name, false, opts)
+func (c *Client) Semaphore(name string, permits int64, opts ...SemaphoreOption) *Semaphore {
+	return c.newSemaphore(name, permits, false, opts)
 }
 
 // FairSemaphore returns a semaphore that grants the requests of all processes in the order in which they came, to a
@@ -52,16 +60,16 @@ func (c *Client) Semaphore(name string, opts ...SemaphoreOption) *Semaphore {
 // A process that does not answer within 50 ms when it is its turn is passed over, and keeps its place. A user without
 // the right to the line of those who wait, {name}:fair:waiting, is refused.
 //
-// The keys in Redis are {name}:fair:*, which neither Redisson nor Client.Semaphore uses. The rules for names
+// The keys in Redis are {name}:fair:*, which neither Redisson nor Client.Semaphore uses. The rules for names, permits
 // and options are those of Client.Semaphore.
-func (c *Client) FairSemaphore(name string, opts ...SemaphoreOption) *Semaphore {
-	return c.newSemaphore(name, true, opts)
+func (c *Client) FairSemaphore(name string, permits int64, opts ...SemaphoreOption) *Semaphore {
+	return c.newSemaphore(name, permits, true, opts)
 }
 
-func (c *Client) newSemaphore(name string, fair bool, opts []SemaphoreOption) *Semaphore {
+func (c *Client) newSemaphore(name string, permits int64, fair bool, opts []SemaphoreOption) *Semaphore {
 	s := &Semaphore{client: c, name: name, fair: fair}
 	if s.err = client.CheckName(argument, name); s.err == nil {
-		s.config, s.err = newSemaphoreConfig(opts)
+		s.config, s.err = newSemaphoreConfig(permits, opts)
 		if s.err == nil {
 			s.err = c.redis.CheckLease("WithLease", s.config.lease)
 		}
@@ -86,7 +94,7 @@ func (s *Semaphore) Err() error { return s.err }
 // request for more permits than are free keeps the others behind it, once it is the first; they are served before it
 // only if its process does not answer. Services in Java and earlier versions stand in no line.
 //
-// The error matches ErrNotSet (without WithPermits), ErrExceedsPermits, ErrClosed, ErrWrongKind or
+// The error matches ErrNotSet (with permits 0), ErrExceedsPermits, ErrClosed, ErrWrongKind or
 // cogwheel.ErrInvalid, or wraps an error of ctx or of Redis. It matches ErrLost if the reply took longer than
 // the lease. A query that fails, after retries, ends the wait, unless Redis has found too few permits before: then
 // Acquire waits on through an outage, and for as long as a lease lasts by default through a refused login, as while a
@@ -322,7 +330,7 @@ func (s *Semaphore) edit(ctx context.Context, op string, n int64) (bool, error) 
 }
 
 // Delete deletes the semaphore and reports whether its permits were set. Callers that wait for its permits,
-// in any process, fail with ErrNotSet; those with WithPermits set the number again. Holders learn of the loss
+// in any process, fail with ErrNotSet; those that name a number of permits set it again. Holders learn of the loss
 // at their next renewal, within a third of their lease, and those without renewal at their Deadline. Until
 // then they rely on their permits, although TrySetPermits may have set new ones: delete a semaphore only when
 // it is not in use. A record of the call stays in Redis for a minute, and the last token for a day, so that

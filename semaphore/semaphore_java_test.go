@@ -32,7 +32,7 @@ func TestSemaphore_SharesPermitsWithJava(t *testing.T) {
 	t.Run("Go counts Java's permits, reclaims expired ones, and never those that do not expire", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := newSharedClient(t)
-		l := c.Semaphore(name)
+		l := c.Semaphore(name, 0)
 		require.NoError(t, rdb.Set(t.Context(), name, 2, 0).Err())
 		id := javaAcquire(t, rdb, name, 3*time.Second)
 		require.Greater(t, leaseTime(t, l, id), time.Duration(0))
@@ -56,7 +56,7 @@ func TestSemaphore_SharesPermitsWithJava(t *testing.T) {
 	t.Run("Go writes Java's format, and Java's release wakes Go", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := newSharedClient(t)
-		l := c.Semaphore(name)
+		l := c.Semaphore(name, 0)
 		mustSetPermits(t, l, 1)
 		g := mustAcquire(t, l, 1)
 		require.Equal(t, "0", rdb.Get(t.Context(), name).Val())

@@ -17,7 +17,7 @@ import (
 func TestSemaphore_Permits(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		c, rdb, name := newSharedClient(t)
-		l := k.newSemaphore(c, name)
+		l := k.newSemaphore(c, name, 0)
 		ctx := t.Context()
 		var g *semaphore.Grant
 		for _, step := range []struct {
@@ -54,7 +54,7 @@ func TestSemaphore_Permits(t *testing.T) {
 func TestSemaphore_Grant(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		c, _, name := newSharedClient(t)
-		l := k.newSemaphore(c, name)
+		l := k.newSemaphore(c, name, 0)
 		ctx := t.Context()
 		mustSetPermits(t, l, 4)
 		g := mustAcquire(t, l, 2)
@@ -103,7 +103,7 @@ func TestSemaphore_IsRenewedAndLost(t *testing.T) {
 	redistest.SkipIfShort(t)
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		c, rdb, name := newSharedClient(t)
-		l := k.newSemaphore(c, name, semaphore.WithLease(safeLease))
+		l := k.newSemaphore(c, name, 0, semaphore.WithLease(safeLease))
 		mustSetPermits(t, l, 2)
 		kept, lost := mustAcquire(t, l, 1), mustAcquire(t, l, 1)
 		for _, g := range []*semaphore.Grant{kept, lost} { // renewed for longer than a lease
@@ -130,7 +130,7 @@ func TestSemaphore_WithoutRenewal(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		const lease = 3 * time.Second // short: its end is awaited
 		c, _, name := newSharedClient(t)
-		l := k.newSemaphore(c, name, semaphore.WithLease(lease), semaphore.WithoutRenewal())
+		l := k.newSemaphore(c, name, 0, semaphore.WithLease(lease), semaphore.WithoutRenewal())
 		mustSetPermits(t, l, 1)
 		began := time.Now()
 		g := mustAcquire(t, l, 1)
@@ -156,8 +156,8 @@ func TestSemaphore_WithoutRenewal(t *testing.T) {
 func TestSemaphore_Waits(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		c, rdb, name := newSharedClient(t)
-		other := k.newSemaphore(newClient(t, redistest.Shared(t).Client(t)), name)
-		l := k.newSemaphore(c, name)
+		other := k.newSemaphore(newClient(t, redistest.Shared(t).Client(t)), name, 0)
+		l := k.newSemaphore(c, name, 0)
 		mustSetPermits(t, l, 2)
 		g := mustAcquire(t, other, 2)
 		var grants [2]*semaphore.Grant
@@ -206,12 +206,12 @@ func TestSemaphore_Excludes(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		const clients, times, permits = 6, 15, 3
 		server, name := redistest.Shared(t), redistest.Name(t)
-		l := k.newSemaphore(newClient(t, server.Client(t)), name)
+		l := k.newSemaphore(newClient(t, server.Client(t)), name, 0)
 		mustSetPermits(t, l, permits)
 		var held, violations atomic.Int64
 		var all sync.WaitGroup
 		for i := range clients {
-			l := k.newSemaphore(newClient(t, server.Client(t)), name)
+			l := k.newSemaphore(newClient(t, server.Client(t)), name, 0)
 			all.Go(func() {
 				for k := range times {
 					n := int64(1 + (i+k)%permits)
@@ -240,7 +240,7 @@ func TestSemaphore_Excludes(t *testing.T) {
 func TestSemaphore_ReleaseByID(t *testing.T) {
 	t.Parallel()
 	c, _, name := newSharedClient(t)
-	l := c.Semaphore(name, semaphore.WithoutRenewal())
+	l := c.Semaphore(name, 0, semaphore.WithoutRenewal())
 	mustSetPermits(t, l, 3)
 	g := mustAcquire(t, l, 3)
 	ids := g.IDs()

@@ -23,14 +23,14 @@ func TestSemaphore_ReplyLostOfASharedScript(t *testing.T) {
 			c, dialer, rdb := newFaultyClient(t, redistest.Start(t), 3)
 			all, held := make([]*semaphore.Semaphore, callers), make([]*semaphore.Grant, callers)
 			for i := range all {
-				all[i] = c.Semaphore(fmt.Sprint("permits:", i))
+				all[i] = c.Semaphore(fmt.Sprint("permits:", i), 0)
 				mustSetPermits(t, all[i], permits)
 			}
 			sound := newClient(t, rdb)
 			free := func(want int64) {
 				t.Helper()
 				for i := range all {
-					require.Equal(t, want, available(t, sound.Semaphore(all[i].Name())), all[i].Name())
+					require.Equal(t, want, available(t, sound.Semaphore(all[i].Name(), 0)), all[i].Name())
 				}
 			}
 			poll(t, c.SharesScripts)

@@ -15,7 +15,7 @@ import (
 
 func TestSemaphore_State(t *testing.T) {
 	t.Parallel()
-	for kind, open := range map[string]func(*semaphore.Client, string, ...semaphore.SemaphoreOption) *semaphore.Semaphore{
+	for kind, open := range map[string]func(*semaphore.Client, string, int64, ...semaphore.SemaphoreOption) *semaphore.Semaphore{
 		"Semaphore":     (*semaphore.Client).Semaphore,
 		"FairSemaphore": (*semaphore.Client).FairSemaphore,
 	} {
@@ -26,13 +26,13 @@ func TestSemaphore_State(t *testing.T) {
 			if kind == "FairSemaphore" {
 				leases = scripts.SuffixName(name, "fair:leases")
 			}
-			s := open(c, name, semaphore.WithLease(time.Hour), semaphore.WithoutRenewal())
+			s := open(c, name, 0, semaphore.WithLease(time.Hour), semaphore.WithoutRenewal())
 			state, err := s.State(ctx)
 			require.NoError(t, err)
 			require.Equal(t, semaphore.State{}, state)
 
 			setter := newClient(t, rdb)
-			set, err := open(setter, name).TrySetPermits(ctx, 5)
+			set, err := open(setter, name, 0).TrySetPermits(ctx, 5)
 			require.NoError(t, err)
 			require.True(t, set)
 			require.NoError(t, setter.Close(ctx)) // in the background, it assigns the permits of a FairSemaphore, and reclaims
@@ -64,11 +64,11 @@ func TestSemaphore_State(t *testing.T) {
 func TestSemaphore_StateShowsWaitersAndAtMostAThousandPermits(t *testing.T) {
 	t.Parallel()
 	c, rdb, name := newSharedClient(t)
-	s := c.FairSemaphore(name)
+	s := c.FairSemaphore(name, 0)
 	require.NoError(t, s.SetPermits(t.Context(), 1))
 	grant, err := s.Acquire(t.Context(), 1)
 	require.NoError(t, err)
-	for _, process := range []*semaphore.Semaphore{s, newClient(t, rdb).FairSemaphore(name)} {
+	for _, process := range []*semaphore.Semaphore{s, newClient(t, rdb).FairSemaphore(name, 0)} {
 		for range 3 {
 			process.AcquireFunc(t.Context(), 1, func(*semaphore.Grant, error) {})
 		}
@@ -80,7 +80,7 @@ func TestSemaphore_StateShowsWaitersAndAtMostAThousandPermits(t *testing.T) {
 	})
 	require.NoError(t, grant.Release(t.Context()))
 
-	many := c.Semaphore(name + ":many")
+	many := c.Semaphore(name+":many", 0)
 	for i := range 1200 {
 		score := float64(time.Now().Add(time.Hour).UnixMilli() + int64(i))
 		require.NoError(t, rdb.Do(t.Context(), "ZADD", scripts.SuffixName(many.Name(), "timeout"), score, fmt.Sprintf("%016d", i)).Err())
@@ -97,11 +97,11 @@ func TestSemaphore_StateShowsWaitersAndAtMostAThousandPermits(t *testing.T) {
 func TestSemaphore_StateRefuses(t *testing.T) {
 	t.Parallel()
 	c, rdb, name := newSharedClient(t)
-	_, err := c.Semaphore("{}").State(t.Context())
+	_, err := c.Semaphore("{}", 0).State(t.Context())
 	require.ErrorIs(t, err, cogwheel.ErrInvalid)
-	_, err = c.Semaphore(name).State(nil) //nolint:staticcheck // a nil context is refused
+	_, err = c.Semaphore(name, 0).State(nil) //nolint:staticcheck // a nil context is refused
 	require.ErrorIs(t, err, cogwheel.ErrInvalid)
 	require.NoError(t, rdb.Set(t.Context(), name, "text", 0).Err())
-	_, err = c.Semaphore(name).State(t.Context())
+	_, err = c.Semaphore(name, 0).State(t.Context())
 	require.ErrorIs(t, err, semaphore.ErrWrongKind)
 }

@@ -97,11 +97,11 @@ func sweepClient(ctx context.Context, addr, name string, s *sweeper) (err error)
 	s.plain = c.CountingSemaphore(name)
 	switch s.kind {
 	case kindFair:
-		s.held = c.FairSemaphore(name, semaphore.WithLease(sweepLease))
+		s.held = c.FairSemaphore(name, 0, semaphore.WithLease(sweepLease))
 	case kindUnchecked:
-		s.held = c.Semaphore(name, semaphore.WithLease(100*time.Millisecond), semaphore.WithoutRenewal())
+		s.held = c.Semaphore(name, 0, semaphore.WithLease(100*time.Millisecond), semaphore.WithoutRenewal())
 	default:
-		s.held = c.Semaphore(name, semaphore.WithLease(sweepLease))
+		s.held = c.Semaphore(name, 0, semaphore.WithLease(sweepLease))
 	}
 	for !s.isOver() {
 		if s.kind != kindUnchecked && s.rnd.IntN(8) == 0 {

@@ -136,9 +136,9 @@ func newSweep(t *testing.T, kind string) *sweep {
 	case kindFair:
 		s.keys = []string{scripts.SuffixName(s.name, "fair:permits"), scripts.SuffixName(s.name, "fair:leases")}
 		s.longest = 3*sweepPoll + time.Second // an assignment waits for its claim
-		mustSetPermits(t, c.FairSemaphore(s.name), sweepPermits)
+		mustSetPermits(t, c.FairSemaphore(s.name, 0), sweepPermits)
 	default:
-		mustSetPermits(t, c.Semaphore(s.name), sweepPermits)
+		mustSetPermits(t, c.Semaphore(s.name, 0), sweepPermits)
 	}
 	for i := range s.children {
 		s.spawn(i)
@@ -300,9 +300,9 @@ func (s *sweep) requireAllFree(t *testing.T) {
 		require.EqualValues(t, sweepPermits, available(t, c.CountingSemaphore(s.name)))
 		return
 	}
-	l := c.Semaphore(s.name)
+	l := c.Semaphore(s.name, 0)
 	if s.kind == kindFair {
-		l = c.FairSemaphore(s.name)
+		l = c.FairSemaphore(s.name, 0)
 	}
 	poll(t, func() bool { return available(t, l) == sweepPermits })
 	g, err := l.TryAcquire(t.Context(), sweepPermits)

@@ -73,10 +73,10 @@ func renewalsLeaveAPrimaryThatWasDeposed(
 	c := newClient(t, client(t, sentinel))
 	semaphores := map[string]func(*semaphore.Client) *semaphore.Semaphore{
 		"plain": func(c *semaphore.Client) *semaphore.Semaphore {
-			return c.Semaphore("plain", semaphore.WithLease(lease))
+			return c.Semaphore("plain", 0, semaphore.WithLease(lease))
 		},
 		"fair": func(c *semaphore.Client) *semaphore.Semaphore {
-			return c.FairSemaphore("fair", semaphore.WithLease(lease))
+			return c.FairSemaphore("fair", 0, semaphore.WithLease(lease))
 		},
 	}
 	held := map[string]*semaphore.Grant{}

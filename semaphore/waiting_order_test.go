@@ -197,8 +197,8 @@ func TestWaiting_LikeXSync(t *testing.T) {
 		c, _, name := newSharedClient(t)
 		for _, s := range []anySemaphore{
 			countingPermits{c.CountingSemaphore(name+":1", semaphore.WithMax(2))},
-			leasedPermits{c.Semaphore(name + ":2")},
-			leasedPermits{c.FairSemaphore(name + ":3")},
+			leasedPermits{c.Semaphore(name+":2", 0)},
+			leasedPermits{c.FairSemaphore(name+":3", 0)},
 		} {
 			s.setPermits(t, 2)
 			b, err := s.acquire(t.Context(), 2)

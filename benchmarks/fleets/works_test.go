@@ -109,9 +109,9 @@ func newAcquire(work string, rdb *redis.Client) (take, error) {
 			return func() error { return s.Release(context.Background(), 1) }, nil
 		}, nil
 	}
-	acquire := c.Semaphore(name).Acquire
+	acquire := c.Semaphore(name, 0).Acquire
 	if work == "fairsemaphore" {
-		acquire = c.FairSemaphore(name).Acquire
+		acquire = c.FairSemaphore(name, 0).Acquire
 	}
 	return func(ctx context.Context) (func() error, error) {
 		g, err := acquire(ctx, 1)
@@ -136,9 +136,9 @@ func prepare(ctx context.Context, l load, rdb *redis.Client) (err error) {
 	case "counting":
 		_, err = c.CountingSemaphore(name).TrySetPermits(ctx, permits)
 	case "fairsemaphore":
-		_, err = c.FairSemaphore(name).TrySetPermits(ctx, permits)
+		_, err = c.FairSemaphore(name, 0).TrySetPermits(ctx, permits)
 	default:
-		_, err = c.Semaphore(name).TrySetPermits(ctx, permits)
+		_, err = c.Semaphore(name, 0).TrySetPermits(ctx, permits)
 	}
 	return err
 }

@@ -118,9 +118,9 @@ func ours(b *testing.B, c *semaphore.Client, kind, name string, permits int) acq
 			return func() error { return s.Release(ctx, 1) }, s.Acquire(ctx, 1)
 		}
 	}
-	l := c.Semaphore(name)
+	l := c.Semaphore(name, 0)
 	if kind == "fair" {
-		l = c.FairSemaphore(name)
+		l = c.FairSemaphore(name, 0)
 	}
 	if _, err := l.TrySetPermits(b.Context(), int64(permits)); err != nil {
 		b.Fatal(err)

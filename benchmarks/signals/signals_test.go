@@ -55,7 +55,7 @@ func BenchmarkPermit(b *testing.B) {
 		b.Run("hooks="+name, func(b *testing.B) {
 			c := must[*semaphore.Client](b)(semaphore.New(redistest.Shared(b).Client(b), opts...))
 			defer c.Close(context.Background())
-			s := c.Semaphore(redistest.Name(b))
+			s := c.Semaphore(redistest.Name(b), 0)
 			if err := s.SetPermits(context.Background(), 10); err != nil {
 				b.Fatal(err)
 			}

@@ -66,7 +66,7 @@ func (t *tool) check(ctx context.Context, name string) (r *cogwheel.Report, err 
 		err = t.withSemaphores(ctx, func(c *semaphore.Client) (err error) {
 			of := noneFor(c.Check)
 			for _, name := range t.names {
-				of = append(of, c.CountingSemaphore(name), c.Semaphore(name), c.FairSemaphore(name))
+				of = append(of, c.CountingSemaphore(name), c.Semaphore(name, 0), c.FairSemaphore(name, 0))
 			}
 			r, err = c.Check(ctx, of...)
 			return err

@@ -51,7 +51,7 @@ func TestList_ShowsWhatIsHeld(t *testing.T) {
 	require.NoError(t, err)
 	redistest.CloseWith(t, c.Close)
 	for _, name := range []string{"shop:{7}:exports", "idle"} {
-		sem := c.Semaphore(name, semaphore.WithLease(ever), semaphore.WithoutRenewal())
+		sem := c.Semaphore(name, 0, semaphore.WithLease(ever), semaphore.WithoutRenewal())
 		_, err = sem.TrySetPermits(t.Context(), 2)
 		require.NoError(t, err)
 		g, err := sem.Acquire(t.Context(), 1)

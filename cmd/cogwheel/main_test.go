@@ -111,7 +111,7 @@ func (s *service) holdPermits(t *testing.T) {
 	require.NoError(t, err)
 	redistest.CloseWith(t, c.Close)
 	long := []semaphore.SemaphoreOption{semaphore.WithLease(ever), semaphore.WithoutRenewal()}
-	exports, uploads, seats := c.Semaphore("exports", long...), c.FairSemaphore("uploads", long...), c.CountingSemaphore("seats")
+	exports, uploads, seats := c.Semaphore("exports", 0, long...), c.FairSemaphore("uploads", 0, long...), c.CountingSemaphore("seats")
 	for _, set := range []func(context.Context, int64) (bool, error){
 		exports.TrySetPermits, uploads.TrySetPermits, seats.TrySetPermits,
 	} {

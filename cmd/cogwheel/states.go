@@ -124,9 +124,9 @@ func (t *tool) semaphore(ctx context.Context, kind string, seen traces) (object,
 		found.Subscribers = t.subscribers(ctx, scripts.SemChannel(t.name))
 	}
 	return o, t.withSemaphores(ctx, func(c *semaphore.Client) error {
-		sem := c.Semaphore(t.name)
+		sem := c.Semaphore(t.name, 0)
 		if kind == kindFairSem {
-			sem = c.FairSemaphore(t.name)
+			sem = c.FairSemaphore(t.name, 0)
 		}
 		s, err := sem.State(ctx)
 		if err != nil {

@@ -112,7 +112,7 @@ func (t *Telemetry) ObserveDelays(name string, c *delay.Client) (metric.Registra
 	for kind, value := range map[delay.IncidentKind]func(*delay.Stats) int64{
 		delay.IncidentLostTooOften: func(s *delay.Stats) int64 { return s.LostTooOften },
 		delay.IncidentDeleted:      func(s *delay.Stats) int64 { return s.Deleted },
-		delay.IncidentNoPayload:            func(s *delay.Stats) int64 { return s.NoPayload },
+		delay.IncidentNoPayload:    func(s *delay.Stats) int64 { return s.NoPayload },
 	} {
 		o.counter("incidents", "{task}", "Tasks that have failed or were removed outside of their attempts.", value,
 			kindKey.String(string(kind)))

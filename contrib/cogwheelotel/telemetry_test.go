@@ -217,7 +217,7 @@ func TestSemaphoreHooks_MakeSpansOfWaitsAndHolds(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t, redistest.Shared(t))
 	ctx, name := t.Context(), redistest.Name(t)
-	plain := p.semaphores.Semaphore(name)
+	plain := p.semaphores.Semaphore(name, 0)
 	require.NoError(t, plain.SetPermits(ctx, 2))
 	spans, parent := p.request(t, func(ctx context.Context) {
 		grant, err := plain.Acquire(ctx, 2)
@@ -458,7 +458,7 @@ func (p *process) use(t *testing.T) {
 	_, err := mutex.Lock(ctx)
 	require.NoError(t, err)
 	mutex.LockFunc(ctx, func(*redislock.Lock, error) {})
-	plain := p.semaphores.Semaphore(name + ":permits")
+	plain := p.semaphores.Semaphore(name+":permits", 0)
 	require.NoError(t, plain.SetPermits(ctx, 3))
 	_, err = plain.Acquire(ctx, 2)
 	require.NoError(t, err)

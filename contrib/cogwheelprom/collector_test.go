@@ -125,7 +125,7 @@ func (p *process) use(t *testing.T) {
 		mutex.LockFunc(ctx, func(*redislock.Lock, error) {})
 	}
 
-	permits := p.semaphores.Semaphore(name + ":permits")
+	permits := p.semaphores.Semaphore(name+":permits", 0)
 	require.NoError(t, permits.SetPermits(ctx, 3))
 	_, err = permits.Acquire(ctx, 2)
 	require.NoError(t, err)
@@ -278,7 +278,7 @@ func TestCollectors_TellOutcomesApart(t *testing.T) {
 		return ctx
 	}
 
-	mutex, permits := p.locks.Mutex(name), p.semaphores.Semaphore(name+":permits")
+	mutex, permits := p.locks.Mutex(name), p.semaphores.Semaphore(name+":permits", 0)
 	limit := p.limits.Limiter(name, ratelimit.PerHour(1))
 	_, err := mutex.Lock(t.Context())
 	require.NoError(t, err)
@@ -305,7 +305,7 @@ func TestCollectors_TellOutcomesApart(t *testing.T) {
 	require.ErrorIs(t, <-called, context.Canceled)
 	_, err = p.locks.RWMutex(name + ":permits").TryLock(t.Context()) // failed
 	require.ErrorIs(t, err, redislock.ErrWrongKind)
-	_, err = p.semaphores.FairSemaphore(name).TryAcquire(t.Context(), 1) // failed
+	_, err = p.semaphores.FairSemaphore(name, 0).TryAcquire(t.Context(), 1) // failed
 	require.Error(t, err)
 	_, err = p.limits.Limiter("other", ratelimit.PerHour(1)).AllowN(t.Context(), "key", 5) // failed
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)

@@ -37,7 +37,7 @@ func NewDelayCollector(c *delay.Client, name string) prometheus.Collector {
 		map[string]func(*delay.Stats) int64{
 			string(delay.IncidentLostTooOften): func(s *delay.Stats) int64 { return s.LostTooOften },
 			string(delay.IncidentDeleted):      func(s *delay.Stats) int64 { return s.Deleted },
-			string(delay.IncidentNoPayload):            func(s *delay.Stats) int64 { return s.NoPayload },
+			string(delay.IncidentNoPayload):    func(s *delay.Stats) int64 { return s.NoPayload },
 		})
 	t.gauge("last_error_timestamp_seconds", "When a query, renewal or call failed last, 0 if none did.",
 		func(s *delay.Stats) float64 {

@@ -117,7 +117,7 @@ func TestGreet_WhileRedisIsDown(t *testing.T) {
 func TestExport_LosesThePermit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := cogwheeltest.Start(t)
-		exports := srv.Semaphores().Semaphore("exports", semaphore.WithPermits(5))
+		exports := srv.Semaphores().Semaphore("exports", 5)
 		err := jobs.Export(t.Context(), exports, func(ctx context.Context) error {
 			srv.ExpirePermits("exports")
 			<-ctx.Done()
@@ -130,7 +130,7 @@ func TestExport_LosesThePermit(t *testing.T) {
 func TestExport_LostReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := cogwheeltest.Start(t)
-		exports := srv.Semaphores().Semaphore("exports", semaphore.WithPermits(5))
+		exports := srv.Semaphores().Semaphore("exports", 5)
 		srv.DropReplies(1, "exports") // of Acquire: it executes, and its reply is lost
 		err := jobs.Export(t.Context(), exports, func(context.Context) error { return nil })
 		require.NoError(t, err)

@@ -154,7 +154,7 @@ func Worker(
 	if err != nil {
 		return err
 	}
-	exports := semaphores.Semaphore("exports", semaphore.WithPermits(5), semaphore.WithLease(10*time.Second))
+	exports := semaphores.Semaphore("exports", 5, semaphore.WithLease(10*time.Second))
 	worked := Work(ctx, wheel.Default(), exports, jobs, giveBack) // after this no job runs, so Close cannot take its permit
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()

@@ -194,7 +194,7 @@ func TestWork_RunsAsManyAsThereArePermits(t *testing.T) {
 	permits, err := semaphore.New(rdb)
 	require.NoError(t, err)
 	defer permits.Close(context.Background())
-	exports := permits.Semaphore("exports", semaphore.WithPermits(3))
+	exports := permits.Semaphore("exports", 3)
 	var running, most, ran atomic.Int64
 	jobs := make(chan func(context.Context))
 	go func() {
@@ -264,7 +264,7 @@ func TestWork_GoesOnWithoutTheData(t *testing.T) {
 	defer permits.Close(context.Background())
 	jobs, ran := make(chan func(context.Context)), make(chan struct{})
 	ended := make(chan error, 1)
-	exports := permits.Semaphore("exports", semaphore.WithPermits(3))
+	exports := permits.Semaphore("exports", 3)
 	go func() { ended <- recipes.Work(t.Context(), wheel.Default(), exports, jobs, nil) }()
 	for range 2 {
 		jobs <- func(context.Context) { ran <- struct{}{} }
@@ -280,7 +280,7 @@ func TestWork_GoesOnAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := cogwheeltest.Start(t)
-		exports := server.Semaphores().Semaphore("exports", semaphore.WithPermits(3))
+		exports := server.Semaphores().Semaphore("exports", 3)
 		jobs, ran, ended := make(chan func(context.Context)), false, make(chan error, 1)
 		go func() { ended <- recipes.Work(t.Context(), server.Wheel(), exports, jobs, nil) }()
 		server.Stop()

@@ -58,7 +58,7 @@ func busy(t *testing.T) service.Service {
 	_, err := s.Locks().Mutex(`<b onclick="alert(1)">order</b>`).Lock(ctx)
 	require.NoError(t, err)
 
-	reports := s.Semaphores().Semaphore("service:reports", semaphore.WithPermits(2))
+	reports := s.Semaphores().Semaphore("service:reports", 2)
 	for range 2 {
 		_, err := reports.Acquire(ctx, 1)
 		require.NoError(t, err)

@@ -44,7 +44,7 @@ func startJobs(ctx context.Context, c *clients, logger *slog.Logger) *jobs {
 		clients: c,
 		logger:  logger,
 		// The first call sets the number. To change it later takes SetPermits.
-		permits: c.semaphores.Semaphore("service:reports", semaphore.WithPermits(permits)),
+		permits: c.semaphores.Semaphore("service:reports", permits),
 		reports: make(chan report, waitingReports),
 	}
 	ctx = context.WithoutCancel(ctx)

@@ -56,7 +56,7 @@ func sharePermits(ctx context.Context, t *tour) (err error) {
 			return err
 		}
 		defer c.Close(context.WithoutCancel(ctx))
-		of[i] = c.Semaphore(t.name+":jobs", semaphore.WithPermits(2))
+		of[i] = c.Semaphore(t.name+":jobs", 2)
 	}
 	defer func() {
 		_, deleted := of[0].Delete(context.WithoutCancel(ctx))

@@ -145,7 +145,7 @@ var kindsOfCalls = map[string]kind{
 		c, err := semaphore.New(rdb, semaphore.WithWheel(redistest.Wheel(t)), semaphore.WithLogger(quiet))
 		require.NoError(t, err)
 		redistest.CloseWith(t, c.Close)
-		s := c.Semaphore("s", semaphore.WithPermits(2))
+		s := c.Semaphore("s", 2)
 		acquire := func(ctx context.Context) (*semaphore.Grant, error) { return s.Acquire(ctx, 1) }
 		return func() error { return then(t, acquire, (*semaphore.Grant).Release) }
 	}},

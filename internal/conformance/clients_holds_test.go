@@ -76,7 +76,7 @@ var exclusives = map[string]func(
 		return lockWith(ctx, p.locks.FairMutex(name, redislock.WithLease(lease)), hold)
 	},
 	"Semaphore": func(ctx context.Context, p *process, name string, lease time.Duration, hold func(held)) error {
-		s := p.permits.Semaphore(name, semaphore.WithPermits(1), semaphore.WithLease(lease))
+		s := p.permits.Semaphore(name, 1, semaphore.WithLease(lease))
 		grant, err := s.Acquire(ctx, 1)
 		if err != nil {
 			return err
@@ -364,7 +364,7 @@ func (p *process) check(r *run, name string) (reports []*cogwheel.Report) {
 	ctx := redistest.Within(r.t, redistest.Patience)
 	for _, check := range []func() (*cogwheel.Report, error){
 		func() (*cogwheel.Report, error) { return p.locks.Check(ctx, p.locks.Mutex(name)) },
-		func() (*cogwheel.Report, error) { return p.permits.Check(ctx, p.permits.Semaphore(name)) },
+		func() (*cogwheel.Report, error) { return p.permits.Check(ctx, p.permits.Semaphore(name, 0)) },
 		func() (*cogwheel.Report, error) { return p.limits.Check(ctx, limiterOf(p, name)) },
 		func() (*cogwheel.Report, error) { return p.delays.Check(ctx, p.delays.Queue(name)) },
 	} {

@@ -17,7 +17,6 @@ import (
 	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/testsize"
-	"github.com/cogwheel-go/cogwheel/semaphore"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -299,7 +298,7 @@ func (s *service) continues(r *run) {
 	calls := map[string]func(context.Context) error{
 		"TryLock": func(ctx context.Context) error { return second(s.mine.locks.Mutex(name + "lock").TryLock(ctx)) },
 		"TryAcquire": func(ctx context.Context) error {
-			permits := s.mine.permits.Semaphore(name+"permits", semaphore.WithPermits(1))
+			permits := s.mine.permits.Semaphore(name+"permits", 1)
 			return second(permits.TryAcquire(ctx, 1))
 		},
 		"Schedule": func(ctx context.Context) error {

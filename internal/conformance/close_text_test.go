@@ -30,7 +30,7 @@ var closers = map[string]func(t *testing.T, rdb redis.UniversalClient) (closing 
 		c, err := semaphore.New(rdb, semaphore.WithWheel(redistest.Wheel(t)))
 		require.NoError(t, err)
 		for i := range 8 {
-			s := c.Semaphore(fmt.Sprint(redistest.Name(t), i), semaphore.WithPermits(1))
+			s := c.Semaphore(fmt.Sprint(redistest.Name(t), i), 1)
 			require.NoError(t, second(s.TryAcquire(t.Context(), 1)))
 		}
 		return c.Close

@@ -61,7 +61,7 @@ func newLibraryOn(t *testing.T, rdb *redis.Client, opts ...wheel.Option) *librar
 // semaphore returns a Semaphore with three permits.
 func (l *library) semaphore(t *testing.T) *semaphore.Semaphore {
 	t.Helper()
-	s := l.semaphores.Semaphore(l.name + ":plain")
+	s := l.semaphores.Semaphore(l.name+":plain", 0)
 	require.NoError(t, s.SetPermits(t.Context(), 3))
 	return s
 }
@@ -141,7 +141,7 @@ func badArguments(t *testing.T, l *library) {
 	for _, err := range []error{
 		second(semaphore.New(nil)), second(semaphore.New((*redis.Client)(nil))), second(semaphore.New(l.rdb, nil)),
 		l.semaphores.CountingSemaphore("").Acquire(ctx, 1), l.semaphores.CountingSemaphore("a").Acquire(ctx, -1),
-		second(l.semaphores.Semaphore("a{").Acquire(ctx, 1)), second(l.semaphores.Check(ctx, l.semaphores.Semaphore(""))),
+		second(l.semaphores.Semaphore("a{", 0).Acquire(ctx, 1)), second(l.semaphores.Check(ctx, l.semaphores.Semaphore("", 0))),
 	} {
 		requireInvalid(t, err, "semaphore")
 	}
@@ -171,7 +171,7 @@ func nilContexts(t *testing.T, l *library) {
 	requireInvalid(t, second(l.locks.Mutex("a").State(none)), "redislock")
 	requireInvalid(t, l.semaphores.CountingSemaphore("a").Acquire(none, 1), "semaphore")
 	requireInvalid(t, l.semaphores.CountingSemaphore("a").Release(none, 1), "semaphore")
-	requireInvalid(t, second(l.semaphores.Semaphore("a").Available(none)), "semaphore")
+	requireInvalid(t, second(l.semaphores.Semaphore("a", 0).Available(none)), "semaphore")
 	requireInvalid(t, second(l.limiter().Allow(none, "k")), "ratelimit")
 	requireInvalid(t, l.limiter().Wait(none, "k"), "ratelimit")
 	requireInvalid(t, second(l.limits.StoredLimiter("a").Allow(none)), "ratelimit")
@@ -191,12 +191,12 @@ func nilContexts(t *testing.T, l *library) {
 func nilFunctions(t *testing.T, l *library) {
 	ctx := t.Context()
 	requireInvalid(t, l.locks.Mutex("a").Do(ctx, nil), "redislock")
-	requireInvalid(t, l.semaphores.Semaphore("a").Do(ctx, 1, nil), "semaphore")
+	requireInvalid(t, l.semaphores.Semaphore("a", 0).Do(ctx, 1, nil), "semaphore")
 	requireInvalid(t, second(l.wheel.AfterFunc(time.Second, nil)), "wheel")
 	requireInvalid(t, second(l.wheel.Every(time.Second, nil)), "wheel")
 	for pkg, f := range map[string]func(){
 		"redislock": func() { l.locks.Mutex("a").LockFunc(ctx, nil) },
-		"semaphore": func() { l.semaphores.Semaphore("a").AcquireFunc(ctx, 1, nil) },
+		"semaphore": func() { l.semaphores.Semaphore("a", 0).AcquireFunc(ctx, 1, nil) },
 		"ratelimit": func() { l.limiter().WaitFunc(ctx, "k", 1, nil) },
 	} {
 		func() {
@@ -216,7 +216,7 @@ func optionsGivenTwice(t *testing.T, l *library) {
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now().Add(time.Minute), lock.Deadline(), 10*time.Second)
 	s := l.semaphore(t)
-	twice := l.semaphores.Semaphore(s.Name(), semaphore.WithLease(time.Hour), semaphore.WithLease(time.Minute))
+	twice := l.semaphores.Semaphore(s.Name(), 0, semaphore.WithLease(time.Hour), semaphore.WithLease(time.Minute))
 	require.Equal(t, s.Name(), twice.Name())
 	grant, err := twice.Acquire(ctx, 1)
 	require.NoError(t, err)
@@ -242,7 +242,7 @@ func endedContexts(t *testing.T, l *library) {
 		"TryLock":       second(l.locks.FairMutex(l.name).TryLock(ctx)),
 		"State":         second(l.locks.Mutex(l.name).State(ctx)),
 		"Multi":         second(l.locks.MultiMutex([]string{l.name, l.name + "2"}).Lock(ctx)),
-		"Acquire":       second(l.semaphores.Semaphore(l.name).Acquire(ctx, 1)),
+		"Acquire":       second(l.semaphores.Semaphore(l.name, 0).Acquire(ctx, 1)),
 		"nothing":       l.semaphores.CountingSemaphore(l.name).Acquire(ctx, 0),
 		"Allow":         second(l.limiter().Allow(ctx, l.name)),
 		"Wait":          l.limiter().Wait(ctx, l.name),
@@ -260,7 +260,7 @@ func zeroPermits(t *testing.T, l *library) {
 	never := l.semaphores.CountingSemaphore(l.name + ":never") // its permits were never set, so a call to Redis would fail
 	require.NoError(t, never.Acquire(ctx, 0))
 	require.NoError(t, never.Release(ctx, 0))
-	grant, err := l.semaphores.Semaphore(l.name+":never").Acquire(ctx, 0)
+	grant, err := l.semaphores.Semaphore(l.name+":never", 0).Acquire(ctx, 0)
 	require.NoError(t, err)
 	require.True(t, grant.Valid())
 	require.NoError(t, grant.Release(ctx))
@@ -359,7 +359,7 @@ func cancelledFuncs(t *testing.T, l *library) {
 func errBeforeTheFirstCall(t *testing.T, l *library) {
 	for pkg, errs := range map[string][2]error{
 		"redislock": {l.locks.Mutex("{}").Err(), l.locks.Mutex("a").Err()},
-		"semaphore": {l.semaphores.Semaphore("{}").Err(), l.semaphores.Semaphore("a").Err()},
+		"semaphore": {l.semaphores.Semaphore("{}", 0).Err(), l.semaphores.Semaphore("a", 0).Err()},
 		"ratelimit": {l.limits.Limiter("p", ratelimit.Limit{}).Err(), l.limiter().Err()},
 	} {
 		requireInvalid(t, errs[0], pkg)
@@ -369,8 +369,8 @@ func errBeforeTheFirstCall(t *testing.T, l *library) {
 
 func deletes(t *testing.T, l *library) {
 	ctx := t.Context()
-	count, plain, fair, limit := l.semaphores.CountingSemaphore(l.name), l.semaphores.Semaphore(l.name+":plain"),
-		l.semaphores.FairSemaphore(l.name+":fair"), l.limits.StoredLimiter(l.name+":limit")
+	count, plain, fair, limit := l.semaphores.CountingSemaphore(l.name), l.semaphores.Semaphore(l.name+":plain", 0),
+		l.semaphores.FairSemaphore(l.name+":fair", 0), l.limits.StoredLimiter(l.name+":limit")
 	set := map[string]func() (bool, error){
 		"CountingSemaphore": func() (bool, error) { return count.TrySetPermits(ctx, 3) },
 		"Semaphore":         func() (bool, error) { return plain.TrySetPermits(ctx, 3) },
@@ -497,7 +497,7 @@ func leases(t *testing.T, _ *library) {
 		0: false, time.Second - 1: false, time.Second: true, 365 * 24 * time.Hour: true, 365*24*time.Hour + 1: false,
 	} {
 		require.Equal(t, ok, locks.Mutex("a", redislock.WithLease(lease)).Err() == nil, lease)
-		require.Equal(t, ok, semaphores.Semaphore("a", semaphore.WithLease(lease)).Err() == nil, lease)
+		require.Equal(t, ok, semaphores.Semaphore("a", 0, semaphore.WithLease(lease)).Err() == nil, lease)
 	}
 }
 
@@ -531,7 +531,7 @@ func errorTexts(t *testing.T, l *library) {
 	require.NoError(t, l.rdb.RPush(ctx, l.name, "x").Err())
 	for pkg, err := range map[string]error{
 		"redislock": second(l.locks.Mutex(l.name).Lock(ctx)),
-		"semaphore": second(l.semaphores.Semaphore(l.name).Acquire(ctx, 1)),
+		"semaphore": second(l.semaphores.Semaphore(l.name, 0).Acquire(ctx, 1)),
 		"ratelimit": second(l.limits.StoredLimiter(l.name).Allow(ctx)),
 	} {
 		require.Error(t, err)

@@ -73,7 +73,7 @@ func TestFullWheel_LocksPermitsLimitsAndTasksWork(t *testing.T) {
 		},
 		"a permit": func(ctx context.Context, t *testing.T, l *onAWheel) {
 			require.NoError(t, l.plain.SetPermits(ctx, 1))
-			held, err := newOnAWheelOf(t, l.rdb).semaphores.Semaphore(l.plain.Name()).TryAcquire(ctx, 1)
+			held, err := newOnAWheelOf(t, l.rdb).semaphores.Semaphore(l.plain.Name(), 0).TryAcquire(ctx, 1)
 			require.NoError(t, err)
 			after(t, l, func() { require.NoError(t, held.Release(ctx)) }, func() error {
 				grant, err := l.plain.Acquire(ctx, 1)

@@ -89,8 +89,8 @@ func TestOperations_KeysAndChannels(t *testing.T) {
 		"Mutex":                          check(l.locks.Check(ctx, l.locks.Mutex(name, redislock.WithFencing()))),
 		"FairMutex":                      check(l.locks.Check(ctx, l.locks.FairMutex(name, redislock.WithFencing()))),
 		"RWMutex":                        check(l.locks.Check(ctx, l.locks.RWMutex(name, redislock.WithFencing()))),
-		"Semaphore":                      check(l.semaphores.Check(ctx, l.semaphores.Semaphore(name))),
-		"FairSemaphore":                  check(l.semaphores.Check(ctx, l.semaphores.FairSemaphore(name))),
+		"Semaphore":                      check(l.semaphores.Check(ctx, l.semaphores.Semaphore(name, 0))),
+		"FairSemaphore":                  check(l.semaphores.Check(ctx, l.semaphores.FairSemaphore(name, 0))),
 		"CountingSemaphore":              check(l.semaphores.Check(ctx, l.semaphores.CountingSemaphore(name))),
 		"StoredLimiter":                  check(l.limits.Check(ctx, l.limits.StoredLimiter(name))),
 		"Queue":                          check(delays.Check(ctx, delays.Queue(name))),
@@ -146,11 +146,11 @@ func TestOperations_NoOtherKeys(t *testing.T) {
 	})
 	require.NoError(t, locks.Close(ctx)) // or else the waiter takes NAME when it has been flushed
 	inUse("Semaphore", func() error {
-		s := semaphores.Semaphore("NAME")
+		s := semaphores.Semaphore("NAME", 0)
 		return errors.Join(second(s.TrySetPermits(ctx, 1)), second(s.Acquire(ctx, 1)))
 	})
 	inUse("FairSemaphore", func() error {
-		s := semaphores.FairSemaphore("NAME")
+		s := semaphores.FairSemaphore("NAME", 0)
 		err := errors.Join(second(s.TrySetPermits(ctx, 1)), second(s.Acquire(ctx, 1)))
 		s.AcquireFunc(ctx, 1, func(*semaphore.Grant, error) {})
 		redistest.Poll(t, func() bool { return rdb.Exists(ctx, "{NAME}:fair:waiting").Val() == 1 })

@@ -21,7 +21,7 @@ func FuzzReplies_Semaphores(f *testing.F) {
 	ctx := context.Background()
 	type call = func(c *semaphore.Client, next func()) (bool, error)
 	plain := func(use func(s *semaphore.Semaphore) (bool, error)) call {
-		return func(c *semaphore.Client, _ func()) (bool, error) { return use(c.Semaphore("s")) }
+		return func(c *semaphore.Client, _ func()) (bool, error) { return use(c.Semaphore("s", 0)) }
 	}
 	counting := func(use func(s *semaphore.CountingSemaphore) (bool, error)) call {
 		return func(c *semaphore.Client, _ func()) (bool, error) { return use(c.CountingSemaphore("s")) }
@@ -32,7 +32,7 @@ func FuzzReplies_Semaphores(f *testing.F) {
 	)
 	held := func(use func(g *semaphore.Grant) (bool, error)) call {
 		return func(c *semaphore.Client, next func()) (bool, error) {
-			g, err := c.Semaphore("s").TryAcquire(ctx, 2)
+			g, err := c.Semaphore("s", 0).TryAcquire(ctx, 2)
 			if err != nil {
 				return false, err
 			}
@@ -81,7 +81,7 @@ func FuzzReplies_Semaphores(f *testing.F) {
 		}), means(flags(2))},
 		{"Grant.Release", took, held(func(g *semaphore.Grant) (bool, error) { return done(g.Release(ctx)) }), means(flags(2))},
 		{"FairSemaphore.TryAcquire", "", func(c *semaphore.Client, _ func()) (bool, error) {
-			return got(c.FairSemaphore("s").TryAcquire(ctx, 2))
+			return got(c.FairSemaphore("s", 0).TryAcquire(ctx, 2))
 		}, means(acquired)},
 		{"CountingSemaphore.TryAcquire", "", counting(func(s *semaphore.CountingSemaphore) (bool, error) {
 			return done(s.TryAcquire(ctx, 2))

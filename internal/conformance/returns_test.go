@@ -40,10 +40,10 @@ var returns = map[string]func(t *testing.T, l *onAWheel) (release func(context.C
 		return ofLock(t, l.quorum.Mutex(l.name, redislock.WithLease(longLease)))
 	},
 	"Semaphore": func(t *testing.T, l *onAWheel) (release func(context.Context) error, free func(context.Context) bool) {
-		return ofSemaphore(t, l.semaphores.Semaphore(l.name, semaphore.WithLease(longLease)))
+		return ofSemaphore(t, l.semaphores.Semaphore(l.name, 0, semaphore.WithLease(longLease)))
 	},
 	"FairSemaphore": func(t *testing.T, l *onAWheel) (release func(context.Context) error, free func(context.Context) bool) {
-		return ofSemaphore(t, l.semaphores.FairSemaphore(l.name, semaphore.WithLease(longLease)))
+		return ofSemaphore(t, l.semaphores.FairSemaphore(l.name, 0, semaphore.WithLease(longLease)))
 	},
 	"CountingSemaphore": func(t *testing.T, l *onAWheel) (release func(context.Context) error, free func(context.Context) bool) {
 		require.NoError(t, second(l.count.TrySetPermits(t.Context(), 1)))

@@ -52,7 +52,7 @@ var packages = map[string]struct {
 			if !objects {
 				return c.Check(t.Context())
 			}
-			return c.Check(t.Context(), c.CountingSemaphore("app:a"), c.Semaphore("app:b"), c.FairSemaphore("app:c"))
+			return c.Check(t.Context(), c.CountingSemaphore("app:a"), c.Semaphore("app:b", 0), c.FairSemaphore("app:c", 0))
 		},
 		basics: semaphoreBasics,
 	},
@@ -320,23 +320,23 @@ func semaphoreBasics(t *testing.T, connect func() redis.UniversalClient) {
 	require.EqualValues(t, 1, drained)
 	require.NoError(t, second(s.Available(ctx)))
 
-	for name, kind := range map[string]func(*semaphore.Client, string, ...semaphore.SemaphoreOption) *semaphore.Semaphore{
+	for name, kind := range map[string]func(*semaphore.Client, string, int64, ...semaphore.SemaphoreOption) *semaphore.Semaphore{
 		"app:plain": (*semaphore.Client).Semaphore, "app:fair": (*semaphore.Client).FairSemaphore,
 	} {
-		l := kind(c, name, semaphore.WithLease(redistest.SafeLease))
+		l := kind(c, name, 0, semaphore.WithLease(redistest.SafeLease))
 		require.NoError(t, second(l.TrySetPermits(ctx, 1)))
 		require.NoError(t, l.AddPermits(ctx, 1))
 		require.NoError(t, l.SetPermits(ctx, 3))
 		g, err := l.Acquire(ctx, 3)
 		require.NoError(t, err)
-		_, err = kind(other, name).TryAcquire(ctx, 1)
+		_, err = kind(other, name, 0).TryAcquire(ctx, 1)
 		require.ErrorIs(t, err, semaphore.ErrNoPermits)
 		waiting := calls(func() error {
-			g, err := kind(other, name).Acquire(ctx, 2)
+			g, err := kind(other, name, 0).Acquire(ctx, 2)
 			if err != nil {
 				return err
 			}
-			return kind(other, name).Release(ctx, g.IDs()...)
+			return kind(other, name, 0).Release(ctx, g.IDs()...)
 		})
 		for before := g.Deadline(); g.Deadline().Equal(before); { // until it is renewed
 			require.NoError(t, w.Sleep(ctx, 10*time.Millisecond))
@@ -346,7 +346,7 @@ func semaphoreBasics(t *testing.T, connect func() redis.UniversalClient) {
 		require.NoError(t, l.UpdateLease(ctx, g.IDs()[0], time.Minute))
 		require.NoError(t, g.Release(ctx))
 		require.NoError(t, <-waiting, name)
-		short := kind(c, name, semaphore.WithLease(time.Second), semaphore.WithoutRenewal())
+		short := kind(c, name, 0, semaphore.WithLease(time.Second), semaphore.WithoutRenewal())
 		require.NoError(t, second(short.Acquire(ctx, 3)))
 		g, err = l.Acquire(ctx, 1) // when the lease has ended
 		require.NoError(t, err)

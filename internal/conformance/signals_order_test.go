@@ -88,7 +88,7 @@ func TestSignals_RenewedIsBetweenAcquiredAndTheEnd(t *testing.T) {
 			}))
 			require.NoError(t, err)
 			redistest.CloseWith(t, c.Close)
-			s := c.Semaphore(name, semaphore.WithLease(lease))
+			s := c.Semaphore(name, 0, semaphore.WithLease(lease))
 			_, err = s.TrySetPermits(t.Context(), 1)
 			require.NoError(t, err)
 			return func() (func(context.Context) error, error) {

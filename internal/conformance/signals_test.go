@@ -317,9 +317,9 @@ func TestSignals_BalanceUnderLoad(t *testing.T) {
 		var released atomic.Int64
 		l.run(t, func(ctx context.Context, name string, i int) {
 			counting := c.CountingSemaphore(name + "c")
-			s := c.Semaphore(name, semaphore.WithLease(300*time.Millisecond)) // short: each end counts, whatever it is
+			s := c.Semaphore(name, 0, semaphore.WithLease(300*time.Millisecond)) // short: each end counts, whatever it is
 			if i%2 == 0 {
-				s = c.FairSemaphore(name + "f")
+				s = c.FairSemaphore(name+"f", 0)
 			}
 			_, _ = counting.TrySetPermits(t.Context(), 3)
 			_, _ = s.TrySetPermits(t.Context(), 3)

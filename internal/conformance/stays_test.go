@@ -152,8 +152,8 @@ func (l *library) holdings(t *testing.T) []holding {
 		{"`StoredLimiter`, scope `PerClient`", stored(ratelimit.PerClient)},
 		{"`StoredLimiter` with a keep-alive", stored(ratelimit.Overall, ratelimit.WithKeepAlive(2*time.Hour))},
 		{"`CountingSemaphore`", counting(l.semaphores)},
-		{"`Semaphore`", grants(l.semaphores.Semaphore("name"))},
-		{"`FairSemaphore`", grants(l.semaphores.FairSemaphore("name"))},
+		{"`Semaphore`", grants(l.semaphores.Semaphore("name", 0))},
+		{"`FairSemaphore`", grants(l.semaphores.FairSemaphore("name", 0))},
 		{"`Queue`", func() func() {
 			queue := delays.Queue("name", delay.WithRetry(1, delay.Backoff(time.Second, time.Second)))
 			serving, stop := context.WithCancel(ctx)
@@ -182,8 +182,8 @@ func (l *library) holdings(t *testing.T) []holding {
 			}
 		}},
 		{"`CountingSemaphore`, idle expiry", counting(idle)},
-		{"`Semaphore`, idle expiry", grants(idle.Semaphore("name"))},
-		{"`FairSemaphore`, idle expiry", grants(idle.FairSemaphore("name"))},
+		{"`Semaphore`, idle expiry", grants(idle.Semaphore("name", 0))},
+		{"`FairSemaphore`, idle expiry", grants(idle.FairSemaphore("name", 0))},
 	}
 }
 

@@ -76,8 +76,8 @@ func newOnAWheelOf(t *testing.T, rdb *redis.Client, opts ...wheel.Option) *onAWh
 	require.NoError(t, err)
 	redistest.CloseWith(t, l.quorum.Close)
 	l.majority = l.quorum.Mutex(l.name + ":quorum")
-	l.count, l.plain = l.semaphores.CountingSemaphore(l.name+":count"), l.semaphores.Semaphore(l.name+":plain")
-	l.fairly = l.semaphores.FairSemaphore(l.name + ":fairly")
+	l.count, l.plain = l.semaphores.CountingSemaphore(l.name+":count"), l.semaphores.Semaphore(l.name+":plain", 0)
+	l.fairly = l.semaphores.FairSemaphore(l.name+":fairly", 0)
 	l.limiter, l.stored = l.limits.Limiter(l.name, ratelimit.PerHour(1)), l.limits.StoredLimiter(l.name+":limiter")
 	l.all = l.limits.All(l.limits.Limiter(l.name+":all", ratelimit.PerHour(1)).Part("k"))
 	l.delays, err = delay.New(rdb, delay.WithWheel(l.wheel))
@@ -103,7 +103,7 @@ func (l *onAWheel) occupy(t *testing.T) {
 	require.NoError(t, second(l.count.TrySetPermits(ctx, 1)))
 	require.NoError(t, l.count.TryAcquire(ctx, 1))
 	for _, s := range []*semaphore.Semaphore{
-		other.semaphores.Semaphore(l.plain.Name()), other.semaphores.FairSemaphore(l.fairly.Name()),
+		other.semaphores.Semaphore(l.plain.Name(), 0), other.semaphores.FairSemaphore(l.fairly.Name(), 0),
 	} {
 		require.NoError(t, s.SetPermits(ctx, 1))
 		require.NoError(t, second(s.TryAcquire(ctx, 1)))
@@ -400,7 +400,7 @@ func TestStoppedWheel_LosesEveryHold(t *testing.T) {
 				require.NoError(t, second(m.TryLock(ctx)), m.Name())
 			}
 			for _, s := range []*semaphore.Semaphore{
-				other.semaphores.Semaphore(l.plain.Name()), other.semaphores.FairSemaphore(l.fairly.Name()),
+				other.semaphores.Semaphore(l.plain.Name(), 0), other.semaphores.FairSemaphore(l.fairly.Name(), 0),
 			} {
 				require.NoError(t, s.SetPermits(ctx, 1))
 				require.NoError(t, second(s.TryAcquire(ctx, 1)))
@@ -424,7 +424,7 @@ func TestStoppedWheel_EndsCallsWhileRedisHangs(t *testing.T) {
 	ctx := t.Context()
 	lock, err := l.locks.Mutex(l.name + ":held").Lock(ctx)
 	require.NoError(t, err)
-	free := l.semaphores.Semaphore(l.name + ":permits")
+	free := l.semaphores.Semaphore(l.name+":permits", 0)
 	require.NoError(t, free.SetPermits(ctx, 1))
 	grant, err := free.Acquire(ctx, 1)
 	require.NoError(t, err)
@@ -481,7 +481,7 @@ func TestStoppedWheel_ClosesReturn(t *testing.T) {
 	other := newOnAWheel(t)
 	require.NoError(t, second(other.locks.Mutex(l.mutex.Name()).TryLock(ctx)))
 	require.NoError(t, second(other.quorum.Mutex(l.majority.Name()).TryLock(ctx)))
-	require.NoError(t, second(other.semaphores.Semaphore(l.plain.Name()).TryAcquire(ctx, 1)))
+	require.NoError(t, second(other.semaphores.Semaphore(l.plain.Name(), 0).TryAcquire(ctx, 1)))
 }
 
 // When the wheel stops, it drops the entries of Wheel.AfterFunc, and a caller that waits for such an entry waits for

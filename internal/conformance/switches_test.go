@@ -112,7 +112,7 @@ func usedSemaphores(t *testing.T, rdb *redis.Client, opts ...semaphore.Option) u
 	name := redistest.Name(t)
 	return func() (byRedis, byClient int64) {
 		redistest.Each(t, 10*callers, func(i int) error {
-			g, err := c.Semaphore(fmt.Sprint(name, i), semaphore.WithPermits(1)).Acquire(context.Background(), 1)
+			g, err := c.Semaphore(fmt.Sprint(name, i), 1).Acquire(context.Background(), 1)
 			if err != nil {
 				return err
 			}

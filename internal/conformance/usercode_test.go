@@ -312,8 +312,8 @@ type permits struct {
 	lose      func()
 }
 
-func permitsOf(u *userCode, of func(string, ...semaphore.SemaphoreOption) *semaphore.Semaphore) permits {
-	s := of(u.name, semaphore.WithLease(lease))
+func permitsOf(u *userCode, of func(string, int64, ...semaphore.SemaphoreOption) *semaphore.Semaphore) permits {
+	s := of(u.name, 0, semaphore.WithLease(lease))
 	require.NoError(u, s.SetPermits(u.Context(), 1))
 	return permits{
 		acquire: func(ctx context.Context) (releaseFunc, error) {

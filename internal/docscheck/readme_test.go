@@ -208,7 +208,7 @@ func readmeRatelimit(ctx context.Context, limits *ratelimit.Client) error {
 }
 
 func readmeSemaphore(ctx context.Context, semaphores *semaphore.Client) error {
-	exports := semaphores.Semaphore("exports", semaphore.WithPermits(5), semaphore.WithLease(10*time.Second))
+	exports := semaphores.Semaphore("exports", 5, semaphore.WithLease(10*time.Second))
 	return exports.Do(ctx, 1, func(ctx context.Context) error {
 		return serve(ctx) // at most five in all processes; the context ends if the permit is lost
 	})

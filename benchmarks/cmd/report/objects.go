@@ -62,15 +62,15 @@ func (c libraryClients) uses() []objectUse {
 			return unlocking(c.locks.RWMutex(name, long).Lock(ctx))
 		}},
 		{"`Semaphore`, 1 permit", func(ctx context.Context, name string) error {
-			return setting(c.semaphores.Semaphore(name).TrySetPermits(ctx, 100))
+			return setting(c.semaphores.Semaphore(name, 0).TrySetPermits(ctx, 100))
 		}, func(ctx context.Context, name string) (func() error, error) {
-			s := c.semaphores.Semaphore(name)
+			s := c.semaphores.Semaphore(name, 0)
 			return releasing(s.Acquire(ctx, 1))
 		}},
 		{"`FairSemaphore`, 1 permit", func(ctx context.Context, name string) error {
-			return setting(c.semaphores.FairSemaphore(name).TrySetPermits(ctx, 100))
+			return setting(c.semaphores.FairSemaphore(name, 0).TrySetPermits(ctx, 100))
 		}, func(ctx context.Context, name string) (func() error, error) {
-			s := c.semaphores.FairSemaphore(name)
+			s := c.semaphores.FairSemaphore(name, 0)
 			return releasing(s.Acquire(ctx, 1))
 		}},
 		{"`CountingSemaphore`, 1 permit", func(ctx context.Context, name string) error {

@@ -129,10 +129,10 @@ var mutexes = map[string]func(p *process, name string) *redislock.Mutex{
 // semaphores are the kinds of semaphores with leases.
 var semaphores = map[string]func(p *process, name string) *semaphore.Semaphore{
 	"Semaphore": func(p *process, name string) *semaphore.Semaphore {
-		return p.semaphores.Semaphore(name+":Semaphore", semaphore.WithPermits(1))
+		return p.semaphores.Semaphore(name+":Semaphore", 1)
 	},
 	"FairSemaphore": func(p *process, name string) *semaphore.Semaphore {
-		return p.semaphores.FairSemaphore(name+":FairSemaphore", semaphore.WithPermits(1))
+		return p.semaphores.FairSemaphore(name+":FairSemaphore", 1)
 	},
 }
 
@@ -238,7 +238,7 @@ func begin(t *testing.T, p, other *process) *state {
 }
 
 func (s *state) held(p *process) *semaphore.Semaphore {
-	return p.semaphores.Semaphore(s.name+":permits", semaphore.WithPermits(1))
+	return p.semaphores.Semaphore(s.name+":permits", 1)
 }
 
 func (s *state) number(p *process) *semaphore.CountingSemaphore {
@@ -363,7 +363,7 @@ func (s *state) requireRefused() {
 	ctx := s.t.Context()
 	_, err := s.process.locks.Mutex(s.name + ":new").Lock(ctx)
 	require.Error(s.t, err, "Lock")
-	_, err = s.process.semaphores.Semaphore(s.name+":new permits", semaphore.WithPermits(1)).Acquire(ctx, 1)
+	_, err = s.process.semaphores.Semaphore(s.name+":new permits", 1).Acquire(ctx, 1)
 	require.Error(s.t, err, "Acquire")
 	require.Error(s.t, s.process.delays.Queue(s.name+":new").Schedule(ctx, "id", 0, nil), "Schedule")
 }

@@ -11,10 +11,10 @@ import (
 // Semaphores, whose permits are set by a request.
 var (
 	_ = register("semaphore", func(c *clients, name string) object {
-		return leased(c.permits.Semaphore(name, semaphore.WithLease(lease)))
+		return leased(c.permits.Semaphore(name, 0, semaphore.WithLease(lease)))
 	})
 	_ = register("fair semaphore", func(c *clients, name string) object {
-		return leased(c.permits.FairSemaphore(name, semaphore.WithLease(lease)))
+		return leased(c.permits.FairSemaphore(name, 0, semaphore.WithLease(lease)))
 	})
 	_ = register("counting semaphore", func(c *clients, name string) object {
 		return counting(c.permits.CountingSemaphore(name))

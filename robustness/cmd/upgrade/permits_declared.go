@@ -5,9 +5,9 @@ import "github.com/cogwheel-go/cogwheel/semaphore"
 // Semaphores whose permits are declared.
 var (
 	_ = register("semaphore with permits", func(c *clients, name string) object {
-		return leased(c.permits.Semaphore(name, semaphore.WithLease(lease), semaphore.WithPermits(3)))
+		return leased(c.permits.Semaphore(name, 3, semaphore.WithLease(lease)))
 	})
 	_ = register("fair semaphore with permits", func(c *clients, name string) object {
-		return leased(c.permits.FairSemaphore(name, semaphore.WithLease(lease), semaphore.WithPermits(3)))
+		return leased(c.permits.FairSemaphore(name, 3, semaphore.WithLease(lease)))
 	})
 )

@@ -26,7 +26,7 @@ func requireTotal(t testing.TB, l *semaphore.Semaphore, free, held int64) {
 	require.Equal(t, []int64{free, held}, []int64{s.Free, s.Held}, "free and held")
 }
 
-func TestWithPermits_SetsTheNumberIfNoneIsSet(t *testing.T) {
+func TestPermits_SetsTheNumberIfNoneIsSet(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		acquiring := map[string]func(*semaphore.Semaphore, int64) (*semaphore.Grant, error){
 			"Acquire":    func(l *semaphore.Semaphore, n int64) (*semaphore.Grant, error) { return l.Acquire(t.Context(), n) },
@@ -44,7 +44,7 @@ func TestWithPermits_SetsTheNumberIfNoneIsSet(t *testing.T) {
 		for call, acquire := range acquiring {
 			t.Run(call, func(t *testing.T) {
 				c, rdb, name := newSharedClient(t)
-				l := k.newSemaphore(c, name, semaphore.WithPermits(5))
+				l := k.newSemaphore(c, name, 5)
 				g, err := acquire(l, 2)
 				require.NoError(t, err)
 				requireTotal(t, l, 3, 2)
@@ -57,24 +57,24 @@ func TestWithPermits_SetsTheNumberIfNoneIsSet(t *testing.T) {
 		}
 		t.Run("a request for too many fails", func(t *testing.T) {
 			c, _, name := newSharedClient(t)
-			_, err := k.newSemaphore(c, name, semaphore.WithPermits(2)).Acquire(within(t, testTimeout), 3)
+			_, err := k.newSemaphore(c, name, 2).Acquire(within(t, testTimeout), 3)
 			require.ErrorIs(t, err, semaphore.ErrExceedsPermits)
 		})
 		t.Run("a request for none does not ask Redis", func(t *testing.T) {
 			c, rdb, name := newSharedClient(t)
-			g := mustAcquire(t, k.newSemaphore(c, name, semaphore.WithPermits(2)), 0)
+			g := mustAcquire(t, k.newSemaphore(c, name, 2), 0)
 			require.NoError(t, g.Release(t.Context()))
 			require.Empty(t, keysOf(t, rdb, name))
 		})
 		t.Run("without the option the number is not set", func(t *testing.T) {
 			c, rdb, name := newSharedClient(t)
-			_, err := k.newSemaphore(c, name).Acquire(t.Context(), 1)
+			_, err := k.newSemaphore(c, name, 0).Acquire(t.Context(), 1)
 			require.ErrorIs(t, err, semaphore.ErrNotSet)
 			require.Empty(t, keysOf(t, rdb, name))
 		})
 		t.Run("with an idle expiry the number expires", func(t *testing.T) {
 			rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
-			l := k.newSemaphore(newClient(t, rdb, semaphore.WithIdleExpiry(time.Hour)), name, semaphore.WithPermits(2))
+			l := k.newSemaphore(newClient(t, rdb, semaphore.WithIdleExpiry(time.Hour)), name, 2)
 			g := mustAcquire(t, l, 1)
 			for key, left := range lifetimes(t, rdb, name) {
 				require.Greater(t, left, 50*time.Minute, key)
@@ -89,25 +89,25 @@ func TestWithPermits_SetsTheNumberIfNoneIsSet(t *testing.T) {
 				if i%2 == 0 {
 					client = other
 				}
-				g, err := k.newSemaphore(client, name, semaphore.WithPermits(3)).Acquire(within(t, testTimeout), 1)
+				g, err := k.newSemaphore(client, name, 3).Acquire(within(t, testTimeout), 1)
 				if err == nil {
 					err = g.Release(context.Background())
 				}
 				return err
 			})
-			requireTotal(t, k.newSemaphore(c, name), 3, 0)
+			requireTotal(t, k.newSemaphore(c, name, 0), 3, 0)
 		})
 	})
 }
 
-func TestWithPermits_OfAnotherKindIsRefused(t *testing.T) {
+func TestPermits_OfAnotherKindIsRefused(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		c, rdb, name := newSharedClient(t)
-		other := c.FairSemaphore(name, semaphore.WithPermits(2))
+		other := c.FairSemaphore(name, 2)
 		if k.name == "fair" {
-			other = c.Semaphore(name, semaphore.WithPermits(2))
+			other = c.Semaphore(name, 2)
 		}
-		l := k.newSemaphore(c, name, semaphore.WithPermits(2))
+		l := k.newSemaphore(c, name, 2)
 		require.NoError(t, mustAcquire(t, l, 1).Release(t.Context()))
 		before := keysOf(t, rdb, name)
 		_, err := other.Acquire(within(t, testTimeout), 1)
@@ -119,10 +119,10 @@ func TestWithPermits_OfAnotherKindIsRefused(t *testing.T) {
 
 // warnings counts the warnings of a log about another number of permits.
 func warnings(log *bytes.Buffer) int {
-	return strings.Count(log.String(), "WithPermits does not change it")
+	return strings.Count(log.String(), "the declared one does not change it")
 }
 
-func TestWithPermits_TheFirstNumberCountsAndAnotherIsLoggedOnce(t *testing.T) {
+func TestPermits_TheFirstNumberCountsAndAnotherIsLoggedOnce(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
 		var firstLog, secondLog bytes.Buffer
@@ -130,25 +130,25 @@ func TestWithPermits_TheFirstNumberCountsAndAnotherIsLoggedOnce(t *testing.T) {
 			return semaphore.WithLogger(slog.New(slog.NewTextHandler(b, nil)))
 		}
 		first, second := newClient(t, rdb, logTo(&firstLog)), newClient(t, rdb, logTo(&secondLog))
-		l := k.newSemaphore(first, name, semaphore.WithPermits(5))
+		l := k.newSemaphore(first, name, 5)
 		held := mustAcquire(t, l, 2)
 		require.Zero(t, warnings(&firstLog))
 
 		for range 3 { // the request is granted: the number is compared all the same
-			g := mustAcquire(t, k.newSemaphore(second, name, semaphore.WithPermits(7)), 1)
+			g := mustAcquire(t, k.newSemaphore(second, name, 7), 1)
 			requireTotal(t, l, 2, 3)
 			require.NoError(t, g.Release(t.Context()))
 		}
 		require.Equal(t, 1, warnings(&secondLog), secondLog.String())
 		require.Contains(t, secondLog.String(), fmt.Sprintf("name=%s permits=5 declared=7", name))
 
-		_, err := k.newSemaphore(second, name+":x", semaphore.WithPermits(7)).TryAcquire(t.Context(), 7)
+		_, err := k.newSemaphore(second, name+":x", 7).TryAcquire(t.Context(), 7)
 		require.NoError(t, err)
-		_, err = k.newSemaphore(second, name+":x", semaphore.WithPermits(6)).TryAcquire(t.Context(), 1)
+		_, err = k.newSemaphore(second, name+":x", 6).TryAcquire(t.Context(), 1)
 		require.ErrorIs(t, err, semaphore.ErrNoPermits)
 		require.Equal(t, 2, warnings(&secondLog), "another name")
 		for range 2 {
-			_, err = k.newSemaphore(second, name+":x").TryAcquire(t.Context(), 1)
+			_, err = k.newSemaphore(second, name+":x", 0).TryAcquire(t.Context(), 1)
 			require.ErrorIs(t, err, semaphore.ErrNoPermits)
 		}
 		require.Equal(t, 2, warnings(&secondLog), "a semaphore without the option names no number")
@@ -162,7 +162,7 @@ func TestWithPermits_TheFirstNumberCountsAndAnotherIsLoggedOnce(t *testing.T) {
 }
 
 // A pipeline of single permits shares a script, which compares the numbers too.
-func TestWithPermits_InASharedScript(t *testing.T) {
+func TestPermits_InASharedScript(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Shared(t).Client(t, func(o *redis.Options) { o.PoolSize = 1 }), redistest.Name(t)
 	var log bytes.Buffer
@@ -170,25 +170,25 @@ func TestWithPermits_InASharedScript(t *testing.T) {
 	const names = 200
 	for declared := range int64(2) {
 		redistest.Each(t, names, func(i int) error {
-			l := c.Semaphore(fmt.Sprint(name, ":", i), semaphore.WithPermits(3+declared))
+			l := c.Semaphore(fmt.Sprint(name, ":", i), 3+declared)
 			_, err := l.Acquire(within(t, testTimeout), 1)
 			return err
 		})
 		require.Equal(t, int(declared)*names, warnings(&log))
 	}
 	for i := range names {
-		requireTotal(t, c.Semaphore(fmt.Sprint(name, ":", i)), 1, 2)
+		requireTotal(t, c.Semaphore(fmt.Sprint(name, ":", i), 0), 1, 2)
 	}
 }
 
-func TestWithPermits_AfterDeleteAndALossOfData(t *testing.T) {
+func TestPermits_AfterDeleteAndALossOfData(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		t.Run("a waiter sets the number of a deleted semaphore", func(t *testing.T) {
 			c, rdb, name := newSharedClient(t)
-			l := k.newSemaphore(c, name, semaphore.WithPermits(1))
+			l := k.newSemaphore(c, name, 1)
 			held := mustAcquire(t, l, 1)
 			waiting := startCall(func() error {
-				_, err := k.newSemaphore(newClient(t, rdb, semaphore.WithPoll(time.Hour)), name, semaphore.WithPermits(1)).
+				_, err := k.newSemaphore(newClient(t, rdb, semaphore.WithPoll(time.Hour)), name, 1).
 					Acquire(within(t, testTimeout), 1)
 				return err
 			})
@@ -201,7 +201,7 @@ func TestWithPermits_AfterDeleteAndALossOfData(t *testing.T) {
 		})
 		t.Run("permits that are held stay held if only the number is lost", func(t *testing.T) {
 			c, rdb, name := newSharedClient(t)
-			l := k.newSemaphore(c, name, semaphore.WithPermits(3))
+			l := k.newSemaphore(c, name, 3)
 			held := mustAcquire(t, l, 2)
 			require.NoError(t, rdb.Del(t.Context(), k.permitsKey(name)).Err())
 			_, err := l.TryAcquire(t.Context(), 2)
@@ -215,12 +215,12 @@ func TestWithPermits_AfterDeleteAndALossOfData(t *testing.T) {
 }
 
 // An acquisition whose reply was lost is sent again. The number is set once, and the permits are taken once.
-func TestWithPermits_RepliesLost(t *testing.T) {
+func TestPermits_RepliesLost(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		for how, loss := range losses {
 			t.Run(how, func(t *testing.T) {
 				c, d, _ := newFaultyClient(t, redistest.Shared(t), 3)
-				l := k.newSemaphore(c, redistest.Name(t), semaphore.WithPermits(5))
+				l := k.newSemaphore(c, redistest.Name(t), 5)
 				lost := d.LoseReply(scripts.PermitAcquire.SHA(), 1, loss)
 				g := mustAcquire(t, l, 2)
 				<-lost
@@ -232,15 +232,15 @@ func TestWithPermits_RepliesLost(t *testing.T) {
 	})
 }
 
-func TestWithPermits_Range(t *testing.T) {
+func TestPermits_Range(t *testing.T) {
 	t.Parallel()
 	c, _, name := newSharedClient(t)
-	for _, n := range []int64{-1, 0, semaphore.MaxPermits + 1} {
-		err := c.Semaphore(name, semaphore.WithPermits(n)).Err()
+	for _, n := range []int64{-1, semaphore.MaxPermits + 1} {
+		err := c.Semaphore(name, n).Err()
 		require.ErrorIs(t, err, cogwheel.ErrInvalid)
-		require.ErrorContains(t, err, "WithPermits")
+		require.ErrorContains(t, err, "permits")
 	}
-	for _, n := range []int64{1, semaphore.MaxPermits} {
-		require.NoError(t, c.Semaphore(name, semaphore.WithPermits(n)).Err())
+	for _, n := range []int64{0, 1, semaphore.MaxPermits} {
+		require.NoError(t, c.Semaphore(name, n).Err())
 	}
 }
