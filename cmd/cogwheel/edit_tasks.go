@@ -25,13 +25,23 @@ type paused struct {
 
 // pause pauses or resumes a queue. A queue that is so already is no error.
 func (t *tool) pause(ctx context.Context) error {
-	answer := paused{Name: t.name, Paused: t.verb == "pause"}
+	answer, hint := paused{Name: t.name, Paused: t.verb == "pause"}, ""
 	err := t.withDelays(ctx, func(c *delay.Client) (err error) {
-		if answer.Paused {
-			answer.Changed, err = c.Queue(t.name).Pause(ctx)
-		} else {
-			answer.Changed, err = c.Queue(t.name).Resume(ctx)
+		q := c.Queue(t.name)
+		if q.Err() != nil {
+			return q.Err()
 		}
+		if !answer.Paused {
+			answer.Changed, err = q.Resume(ctx)
+			return err
+		}
+		switch count, err := t.countTasks(ctx, "due", "running", "failed"); {
+		case err != nil:
+			return err
+		case count == 0:
+			hint = "; the queue has no tasks" // perhaps the name is misspelt
+		}
+		answer.Changed, err = q.Pause(ctx)
 		return err
 	})
 	says := map[paused]string{
@@ -44,7 +54,7 @@ func (t *tool) pause(ctx context.Context) error {
 	case t.json:
 		return t.printJSON(answer)
 	}
-	printf(t.out, "%s: %s\n", quote(t.name), says[answer])
+	printf(t.out, "%s: %s%s\n", quote(t.name), says[answer], hint)
 	return nil
 }
 
@@ -102,10 +112,20 @@ func (t *tool) changeFailed(ctx context.Context) error {
 
 func (t *tool) failedKey() string { return scripts.DelayKey(t.name, "failed") }
 
-func (t *tool) countFailed(ctx context.Context) (int64, error) {
+func (t *tool) countFailed(ctx context.Context) (int64, error) { return t.countTasks(ctx, "failed") }
+
+// countTasks returns the number of tasks in parts of a queue.
+func (t *tool) countTasks(ctx context.Context, parts ...string) (count int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, t.timeout)
 	defer cancel()
-	return t.rdb.ZCard(ctx, t.failedKey()).Result()
+	for _, part := range parts {
+		n, err := t.rdb.ZCard(ctx, scripts.DelayKey(t.name, part)).Result()
+		if err != nil {
+			return 0, err
+		}
+		count += n
+	}
+	return count, nil
 }
 
 // confirm asks a question, and reports whether the answer is yes.
