@@ -13,7 +13,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Task is a task of a handler.
+// Task is a task of a handler. Queue.State has the Attempts that it was scheduled with.
 type Task struct {
 	ID      string
 	Payload []byte

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"slices"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/delay"
@@ -55,6 +56,21 @@ func ExampleQueue_Schedule() {
 	cancelled, err := orders.Cancel(ctx, "order-7") // it was paid
 	fmt.Println(cancelled, err)
 	// Output: true <nil>
+}
+
+func ExampleQueue_ScheduleAll() {
+	ctx := context.Background()
+	reminders := newDelays().Queue("reminders")
+	tasks := []delay.NewTask{
+		{ID: "order-7", Delay: time.Hour, Payload: []byte("a book")},
+		{ID: "order-8", At: time.Now().Add(48 * time.Hour), Payload: []byte("a lamp")},
+	}
+	scheduled, err := reminders.ScheduleAll(ctx, slices.Values(tasks), delay.WithAttempts(3)) // of each task
+	if err != nil {
+		log.Fatalf("all from %s on are to be scheduled again: %v", tasks[scheduled].ID, err)
+	}
+	fmt.Println(scheduled)
+	// Output: 2
 }
 
 func closeOrder(context.Context, string, []byte, int64) error { return nil }

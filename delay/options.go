@@ -175,8 +175,8 @@ func WithMaxWait(d time.Duration) ScheduleOption {
 }
 
 // WithAttempts sets how often the task is attempted at most, 1 or more, in place of the attempts of WithRetry; 0 stands
-// for these. It counts wherever the task is served, and for RetryFailed too. Reschedule refuses it: the task keeps its
-// attempts.
+// for these. It counts wherever the task is served, for RetryFailed too, and with ScheduleAll for each of its tasks.
+// Reschedule refuses it: the task keeps its attempts.
 func WithAttempts(n int) ScheduleOption {
 	return scheduleOption(func(c *scheduleConfig) { c.attempts = n })
 }

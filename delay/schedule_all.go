@@ -15,9 +15,10 @@ type NewTask struct {
 	Payload []byte        // ScheduleAll copies it
 }
 
-// ScheduleAll is Schedule for each task of a sequence, with the same options. Of tasks of one id the last one counts.
-// Calls have up to 100 tasks and about 1 MiB, and follow one another. It asks for the tasks of a call at a time, on the
-// goroutine of the caller, and blocks for a round trip for each call, at most until ctx ends.
+// ScheduleAll is Schedule for each task of a sequence, such as slices.Values of a slice, with the same options. Of
+// tasks of one id the last one counts. Calls have up to 100 tasks and about 1 MiB, and follow one another. It asks for
+// the tasks of a call at a time, on the goroutine of the caller, and blocks for a round trip for each call, at most
+// until ctx ends.
 //
 // It returns the number of tasks, from the first one on, that are scheduled. These are all if err is nil. An invalid
 // task ends it, and is the one after these. After an error of Redis or ctx, some of the 100 tasks that follow may have
