@@ -25,7 +25,8 @@ type Part struct {
 func (k *Limiter) Part(key string) Part { return Part{limiter: k, key: key, cost: 1} }
 
 // Cost returns the part with the number of permits that one request takes from it: 1 to MaxRate, by default 1.
-// Client.All refuses any other number.
+// The methods of the All return a *cogwheel.InvalidError for any other number, also for 0: leave out a part that costs
+// nothing.
 func (p Part) Cost(n int64) Part {
 	p.cost = n
 	return p

@@ -216,8 +216,12 @@ func WithDebt(n int64) LimiterOption {
 }
 
 // WithShadow makes the Limiter decide and count as always but refuse nothing, so that a limit can be tried on the
-// requests of production before it is enforced. By default a Limiter enforces its limit. Both kinds share their
-// counts and their keys in Redis.
+// requests of production before it is enforced. By default a Limiter enforces its limit. Both kinds share the
+// counts of one prefix: give a limit that is tried beside an enforced one a prefix of its own, or each request that
+// asks both takes its permits twice.
+//
+// A call waits for the decision of Redis, as without the option: while Redis hangs, up to the time of WithTimeout,
+// until the breaker opens. WaitFunc does not delay its caller: it returns at once and asks in the background.
 //
 // Every Result is Allowed; WouldDeny is true if the request would have been denied, or would have failed with an
 // error such as ErrExceedsLimit, ErrUnavailable under the policy FailClosed, or ErrMisconfigured. The call then returns

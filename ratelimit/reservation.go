@@ -120,6 +120,12 @@ func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
 // allows; beyond that the error is a *DebtError. Nothing can be given back after Limiter.Reset, StoredLimiter.Delete,
 // or a SetRate or UpdateRate without WithState.
 //
+// Permits become available by themselves within Burst/Rate periods of the Limit from when they could be used, with
+// SlidingWindow within two, and sooner if other calls give permits back. A call that takes longer gets nothing back: if
+// all calls of a key are so long, they get no more than their estimates allow. Then reserve what a call uses at least
+// and let Settle charge the rest as a debt; reserve in steps while the call goes on; or choose a limit whose burst has
+// room for the estimates of all calls in flight, such as PerMinute(60_000) in place of PerSecond(1000).
+//
 // Settle blocks for one round trip, at most until ctx ends or the time of WithTimeout has passed. Concurrent calls wait
 // for each other, each within its own time. A call sends a return once. A debt is sent again within that time if Redis
 // does not answer. So a debt may be charged twice, but nothing is given back twice.

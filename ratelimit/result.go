@@ -47,9 +47,9 @@ type Result struct {
 	Remaining int64 // permits that can be used right after the decision
 	// RetryAfter is the time until the same request can be granted, if no other caller takes the permits first;
 	// 0 if it was granted, and Never if the limit is 0. With SlidingWindow it may be too short after a debt of
-	// Reservation.Settle.
+	// Reservation.Settle. A time above 100 years, but for Never, is given as 100 years.
 	RetryAfter time.Duration
-	// ResetAfter is the time until the limiter is unused again, if no other request comes.
+	// ResetAfter is the time until the limiter is unused again, if no other request comes, 100 years at most.
 	ResetAfter time.Duration
 	Source     Source
 	// Parts has, for Client.All, the decision of each part, in order. The parts that are not Allowed denied the

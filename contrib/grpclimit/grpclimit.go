@@ -50,8 +50,8 @@ type config struct {
 
 // WithCost sets how many permits a call takes; with NewAll, how many times the cost of each part. The default
 // is 1. A call of cost 0 is served without a decision. A call of a cost above the burst ends with
-// ResourceExhausted without RetryInfo, because it could never be granted. A negative cost is a failure; see
-// WithFailed. WithCost panics if f is nil.
+// ResourceExhausted without RetryInfo, because it could never be granted; Stats.Failed counts it, not Stats.Denied. A
+// negative cost is a failure; see WithFailed. WithCost panics if f is nil.
 func WithCost(f func(ctx context.Context, method string) int64) Option {
 	mustNotBeNil(f == nil, "WithCost")
 	return option(func(c *config) { c.cost = f })

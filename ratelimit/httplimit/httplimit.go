@@ -129,7 +129,8 @@ func WithName(name string) Option {
 
 // WithCost sets how many permits a request takes; with NewAll, how many times the cost of each part. The
 // default is 1. A request of cost 0 is served without a decision. A request of a cost above the burst is denied
-// without Retry-After, because it could never be granted. A negative cost is a failure; see WithFailed.
+// without Retry-After, because it could never be granted; Stats.Failed counts it, not Stats.Denied. A negative cost is
+// a failure; see WithFailed.
 func WithCost(f func(*http.Request) int64) Option {
 	if f == nil {
 		panic(argument.Nil("WithCost"))
