@@ -200,29 +200,6 @@ func TestLine_DoesNotCountOnPermitsOfAWindowThatHasEnded(t *testing.T) {
 	}
 }
 
-// Permits of a sliding window come back one by one, and cannot be reserved. The processes that wait take turns: none looks
-// for each of them.
-func TestLine_APermitCostsNoLookOfEachProcess(t *testing.T) {
-	t.Parallel()
-	for _, processes := range []int{4, 16, 64} {
-		t.Run(fmt.Sprint(processes), func(t *testing.T) {
-			t.Parallel()
-			s := storm{
-				t: t, kind: "sliding", limit: ratelimit.PerSecond(100), processes: processes, each: 1, most: 1,
-				up: time.Millisecond / 10, down: time.Millisecond / 10, lasts: 10 * time.Second, seed: 1,
-			}
-			s.run()
-			scripts := float64(s.scripts) / float64(s.granted())
-			use := float64(s.granted()) / s.demand()
-			t.Logf("%.1f scripts a permit, %.3f of the rate", scripts, use)
-			require.LessOrEqual(t, scripts, 2+float64(processes)/5)
-			require.GreaterOrEqual(t, scripts, 1.0)
-			require.GreaterOrEqual(t, use, 0.97)
-			require.LessOrEqual(t, oracle.ExcessWithin(300*time.Millisecond, s.grants, s.bound()), 0.0)
-		})
-	}
-}
-
 // More processes wait than can reserve within a minute. They take turns.
 func TestLine_NoProcessStarves(t *testing.T) {
 	t.Parallel()

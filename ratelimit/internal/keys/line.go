@@ -90,8 +90,7 @@ type Line struct {
 	backAt    time.Duration // not before, permits are given back that could not be
 	backPause time.Duration // the last pause before that, or 0 if the last script was answered
 
-	turns turns // if the permits cannot be reserved
-	ahead ahead // if they can
+	ahead ahead // if permits can be reserved
 }
 
 // ahead is the part of a line that reserves places.
@@ -261,14 +260,12 @@ func (l *Line) lookAt(now time.Duration, k *Knowledge) time.Duration {
 	at := now
 	switch {
 	case l.Charged.atOnce():
-		at = now + l.turns.wait(k, missing, now-k.Took) // Redis may have read its clock that late
+		at = now + k.Wait(missing, now-k.Took) // Redis may have read its clock that late
 	case len(l.Charged.back) == 0: // the permits given back may suffice for the waiters
 		lead := 2*l.took + 3*time.Millisecond + rand.N(5*time.Millisecond) // random, so that processes take turns
-		at = now + l.turns.wait(k, missing, now) - lead
+		at = now + k.Wait(missing, now) - lead
 	}
-	if often := l.lookedAt + lookEvery; at > often {
-		at, l.turns.aims = often, false
-	}
+	at = min(at, l.lookedAt+lookEvery)
 	if l.contended {
 		at = max(at, l.paidUntil-(earlyLooks-1)*lookPeriod)
 	}
@@ -373,7 +370,6 @@ func (l *Line) Looked(a *algo.Ask, got algo.Answer, at algo.Reading) {
 		}
 		alone = alone[1:]
 	}
-	l.turns.looked(asked && len(got.Spans) == 0)
 	l.ahead.denied = asked && len(got.Spans) == 0
 	l.ahead.pause = lookEvery/2 + rand.N(lookEvery/2) // processes take turns
 	if last := len(got.Spans) - 1; last >= 0 {
