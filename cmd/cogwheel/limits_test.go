@@ -201,3 +201,28 @@ func TestLimit_TheRightsOfTheWords(t *testing.T) {
 	require.Equal(t, 3, run(t, as("looker"), "limit", "reset", "--yes", "app:api:{ada}").status)
 	must(t, as("ratelimit"), "limit", "reset", "--yes", "app:api:{ada}")
 }
+
+// A key of GCRA is one whatever was done with it: the states of reservations and waiters have more parts.
+func TestLimitKeys_KnowsTheStatesOfReservations(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	rdb, address := server.Client(t), "redis://"+server.Addr()
+	c := newLimits(t, rdb)
+	k := c.Limiter("tokens", ratelimit.PerHour(7))
+	for _, n := range []int64{7, 5} {
+		r, err := k.TryReserve(t.Context(), fmt.Sprint("try", n), n)
+		require.NoError(t, err)
+		require.NotNil(t, r.Reservation)
+		require.NoError(t, r.Reservation.Settle(t.Context(), n-2))
+	}
+	require.NoError(t, k.Wait(t.Context(), "waits"))
+	_, err := k.Reserve(t.Context(), "reserves", 3)
+	require.NoError(t, err)
+	want := []string{"tokens:{try7}", "tokens:{reserves}", "tokens:{try5}", "tokens:{waits}"}
+	require.ElementsMatch(t, want, firstWords(run(t, address, "limit", "keys", "tokens").stdout))
+	for _, key := range want {
+		require.Contains(t, run(t, address, "limit", key).stdout, ": limiter\n")
+		require.Zero(t, run(t, address, "limit", "reset", "--yes", key).status)
+	}
+	require.Zero(t, rdb.Exists(t.Context(), want...).Val())
+}

@@ -224,7 +224,7 @@ func (t *tool) look(ctx context.Context) (seen traces, err error) {
 var (
 	limiterKey   = regexp.MustCompile(`(?s)^([^{}]+):\{([^{}]*)\}(?::(window|sliding))?$`)
 	taggedKey    = regexp.MustCompile(`(?s)^([^{}]+):\{([^{}]*)\}:(key|window|sliding):([^{}]*)$`)
-	gcraState    = regexp.MustCompile(`^(\d+)(:\d+){0,3}(@\d+:\d+)?$`)
+	gcraState    = regexp.MustCompile(`^(\d+)(:\d+){0,3}(@\d+:\d+[:;,\d]*)?$`)
 	windowState  = regexp.MustCompile(`^(\d+)(:\d+(@\d+)?)?$`)
 	slidingState = regexp.MustCompile(`^\d+:(\d{1,15}):(\d{1,15}):(\d{1,15})(?:@\d+:(\d{1,15}))?$`)
 )
