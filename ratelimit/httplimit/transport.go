@@ -3,6 +3,7 @@ package httplimit
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"strconv"
 	"sync"
@@ -30,8 +31,9 @@ type Transport struct {
 	key     KeyFunc
 	next    http.RoundTripper
 
-	mu     sync.Mutex
-	paused map[string]time.Time // until when, by key
+	mu      sync.Mutex
+	paused  map[string]time.Time // until when, by key
+	sweepAt int                  // number of keys from which on those whose pauses have ended are dropped
 }
 
 // NewTransport returns a Transport that waits for one permit of the key of a request, and then has next send the
@@ -41,8 +43,9 @@ type Transport struct {
 //
 // A request whose wait fails is not sent. Its error matches that of the context if the context has ended,
 // ratelimit.ErrWouldExceedDeadline if the permit or the end of a pause cannot come before the deadline, and otherwise
-// the error of the limiter. While Redis is down and the policy is FailClosed, requests wait until their contexts end;
-// set a deadline, or the Timeout of the http.Client.
+// the error of the limiter. During a pause the limiter is not asked: a permit that comes too late fails at its end.
+// While Redis is down and the policy is FailClosed, requests wait until their contexts end; set a deadline, or the
+// Timeout of the http.Client.
 //
 // A request is sent once: the response with status 429 or 503 is returned to the caller, who decides whether to repeat
 // the request. Pauses are known to this Transport alone, not to other processes. They are entries of wheel.Default().
@@ -126,7 +129,7 @@ func (t *Transport) pause(key string) time.Duration {
 	return t.paused[key].Sub(wheel.Default().Now())
 }
 
-// heed pauses a key as a response demands. It drops the pauses that have ended.
+// heed pauses a key as a response demands. It drops the pauses that have ended when the keys have doubled.
 func (t *Transport) heed(key string, r *http.Response) {
 	if r.StatusCode != http.StatusTooManyRequests && r.StatusCode != http.StatusServiceUnavailable {
 		return
@@ -139,10 +142,9 @@ func (t *Transport) heed(key string, r *http.Response) {
 	until := now.Add(pause)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for k, end := range t.paused {
-		if !end.After(now) {
-			delete(t.paused, k)
-		}
+	if len(t.paused) >= t.sweepAt {
+		maps.DeleteFunc(t.paused, func(_ string, end time.Time) bool { return !end.After(now) })
+		t.sweepAt = 2*len(t.paused) + 1
 	}
 	if until.After(t.paused[key]) {
 		t.paused[key] = until
