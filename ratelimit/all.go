@@ -179,7 +179,7 @@ func (a *All) AllowN(ctx context.Context, n int64) (Result, error) {
 // TryReserve is AllowN for a cost that is known only later: if the request is granted, Result.Reservation settles it
 // with each limit, by a number for each part. WithDebt of each part applies to its limit.
 func (a *All) TryReserve(ctx context.Context, n int64) (Result, error) {
-	return a.allow(ctx, "reserve", n, func(s *keys.State) (Result, error) {
+	return a.allow(ctx, opReserve, n, func(s *keys.State) (Result, error) {
 		return tryReserve(ctx, s, n, a.charges(n)...)
 	})
 }

@@ -64,7 +64,7 @@ func TestBlocked_EveryRequestIsDenied(t *testing.T) {
 					events.none(t)
 				}
 				for _, err := range []error{
-					k.Wait(t.Context(), "u"), waitFunc(t.Context(), k, "u", 1), second(k.Reserve(t.Context(), "u", 1)), all.Wait(t.Context()),
+					k.Wait(t.Context(), "u"), waitFunc(t.Context(), k, "u", 1), second(k.Reserve(t.Context(), "u", 1)), second(k.Reserve(t.Context(), "u", 0)), all.Wait(t.Context()),
 				} {
 					require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 				}

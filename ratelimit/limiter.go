@@ -123,14 +123,15 @@ func declined(allowed bool, err error) Result {
 	return Result{RetryAfter: Never, Source: SourceLocal}
 }
 
-const opPeek = "peek"
+const opPeek, opReserve = "peek", "reserve"
 
 // use returns the state of a key after checking what is asked of it.
 func (k *Limiter) use(ctx context.Context, operation, key string, n int64) (*keys.State, error) {
 	if err := k.invalid(ctx, n); err != nil {
 		return nil, err
 	}
-	if n > k.options.Limit.Burst {
+	// A reservation of 0 permits could charge a debt.
+	if n > k.options.Limit.Burst || k.blocked() && operation == opReserve {
 		err := fmt.Errorf("%w: %d of %v", ErrExceedsLimit, n, k.Limit())
 		return nil, keys.CallError(operation, k.RedisKey(key), err)
 	}
@@ -363,7 +364,7 @@ func (k *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservatio
 		}
 		return r.Reservation, err
 	}
-	s, err := k.use(ctx, "reserve", key, n)
+	s, err := k.use(ctx, opReserve, key, n)
 	if err != nil {
 		return nil, k.refused(ctx, k.subject(key, n, nil), err)
 	}
@@ -377,10 +378,10 @@ func (k *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservatio
 // to give the permits back in the background.
 func (k *Limiter) TryReserve(ctx context.Context, key string, n int64) (Result, error) {
 	if k.blocked() {
-		return k.decline(ctx, "reserve", key, n)
+		return k.decline(ctx, opReserve, key, n)
 	}
 	began := k.client.start()
-	s, err := k.use(ctx, "reserve", key, n)
+	s, err := k.use(ctx, opReserve, key, n)
 	if err != nil {
 		return k.pass(ctx, n, Result{}, k.refused(ctx, k.subject(key, n, nil), err))
 	}

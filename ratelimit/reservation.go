@@ -349,7 +349,7 @@ func (c *charge) answered(j *keys.Job, used int64, err error) error {
 	}
 	if !isReturn {
 		booked := j.Got.Booked
-		c.booked, c.missing = c.booked+booked, max(0, used-c.kept-booked)
+		c.booked, c.missing = c.booked+booked, c.missing+max(0, used-c.kept-booked)
 		c.kept, c.failed = used, nil
 	}
 	c.settled = true
@@ -369,7 +369,7 @@ func tryReserve(ctx context.Context, s *keys.State, n int64, charges ...charge) 
 	if err == nil && r.Allowed && r.Source != SourceDegraded {
 		r.Reservation = reservationOf(s, charges...)
 	}
-	return r, s.OperationError("reserve", err)
+	return r, s.OperationError(opReserve, err)
 }
 
 // reservationOf returns a Reservation of permits that may be used now.
@@ -381,7 +381,7 @@ func reservationOf(s *keys.State, charges ...charge) *Reservation {
 func (c *Client) reserve(ctx context.Context, s *keys.State, of subject, debt int64) (*Reservation, error) {
 	began := c.start()
 	made, err := reserveWithin(ctx, s, of.n, debt)
-	err = s.OperationError("reserve", err)
+	err = s.OperationError(opReserve, err)
 	r := Result{Allowed: err == nil}
 	if made != nil {
 		r.Granted = of.n

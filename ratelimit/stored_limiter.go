@@ -322,7 +322,7 @@ func (l *StoredLimiter) WaitFunc(ctx context.Context, n int64, f func(error)) (c
 // Limiter.Reserve. In Redis a reservation is an entry with a time in the future, which Redisson counts like any
 // other.
 func (l *StoredLimiter) Reserve(ctx context.Context, n int64) (*Reservation, error) {
-	s, err := l.use(ctx, "reserve", n)
+	s, err := l.use(ctx, opReserve, n)
 	if err != nil {
 		return nil, l.refused(ctx, l.subject(n, nil), err)
 	}
@@ -333,7 +333,7 @@ func (l *StoredLimiter) Reserve(ctx context.Context, n int64) (*Reservation, err
 // TryReserve is AllowN for a cost that is known only later; see Limiter.TryReserve. For errors see AllowN.
 func (l *StoredLimiter) TryReserve(ctx context.Context, n int64) (Result, error) {
 	began := l.client.start()
-	s, err := l.use(ctx, "reserve", n)
+	s, err := l.use(ctx, opReserve, n)
 	if err != nil {
 		return Result{}, l.refused(ctx, l.subject(n, nil), err)
 	}

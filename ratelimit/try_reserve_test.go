@@ -170,6 +170,28 @@ func TestTryReserve_SettlesThePartsOfAnAll(t *testing.T) {
 	requireLeft(0, 4)
 }
 
+// What a limit did not charge of a debt is in the error of the Settle that succeeds for all, also if it names a greater
+// number than the one before, which failed for another limit.
+func TestTryReserve_ADroppedDebtIsNotForgotten(t *testing.T) {
+	t.Parallel()
+	c, rdb, _, name := shared(t)
+	ctx := t.Context()
+	tokens := c.Limiter("tokens", ratelimit.PerDay(1000), ratelimit.WithDebt(400))
+	calls := c.Limiter("calls", ratelimit.PerDay(10))
+	r, err := c.All(tokens.Part(name).Cost(1000), calls.Part(name)).TryReserve(ctx, 1)
+	require.NoError(t, err)
+	key := calls.RedisKey(name)
+	require.NoError(t, rdb.Rename(ctx, key, key+":kept").Err())
+	require.NoError(t, rdb.RPush(ctx, key, "x").Err())
+	require.ErrorIs(t, r.Reservation.Settle(ctx, 3000, 5), ratelimit.ErrWrongKind)
+	require.NoError(t, rdb.Rename(ctx, key+":kept", key).Err())
+	var debt *ratelimit.DebtError
+	require.ErrorAs(t, r.Reservation.Settle(ctx, 3001, 5), &debt)
+	require.Equal(t, []ratelimit.PartDebt{
+		{Name: "tokens", Key: name, Booked: 400, Dropped: 1601}, {Name: "calls", Key: name, Booked: 4},
+	}, debt.Parts)
+}
+
 // A request in the shadow of a limit is charged if the limit grants it, and can be settled.
 func TestTryReserve_InShadow(t *testing.T) {
 	t.Parallel()

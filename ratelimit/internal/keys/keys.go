@@ -135,7 +135,7 @@ func (c *Keys) Use(id ID, a algo.Algorithm) *State {
 	return s
 }
 
-// Hold is use for a caller whose state is not released yet.
+// Hold uses the state once more. Its caller uses it already.
 func (s *State) Hold() { s.refs.Add(1) }
 
 // Release ends the use of the state.
