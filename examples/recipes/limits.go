@@ -12,7 +12,8 @@ import (
 )
 
 // Login checks a password unless 5 passwords an hour of the key, such as an account or an address, were wrong. An
-// attempt reserves one permit of 40 an hour. A wrong password costs 8 of them, a right one none.
+// attempt reserves one permit of 40 an hour. A wrong password costs 8 of them, a right one none; of more than 16 right
+// ones that end at the same time, a few may cost one.
 func Login(
 	ctx context.Context, logins *ratelimit.Limiter, key string, check func(context.Context) (right bool, err error),
 ) (right bool, err error) {

@@ -51,7 +51,7 @@ func TestLogin_CountsWrongPasswordsOnly(t *testing.T) {
 		return checked.Load()
 	}
 	require.EqualValues(t, 40, atOnce(name+"right", 40, true))
-	// Of more than 16 attempts that end at once, Redis may keep some permits charged: it joins what it knows of returns.
+	// If more than 16 attempts end at the same time, some of their permits may stay charged.
 	require.Greater(t, atOnce(name+"right", 40, true), int64(5), "right passwords cost little")
 	for range 50 {
 		_, err := recipes.Login(t.Context(), logins, name+"steady", func(context.Context) (bool, error) { return true, nil })

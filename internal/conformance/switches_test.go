@@ -122,14 +122,20 @@ func usedSemaphores(t *testing.T, rdb *redis.Client, opts ...semaphore.Option) u
 	}
 }
 
+func openLimits(t *testing.T, rdb *redis.Client, opts []ratelimit.Option) *ratelimit.Client {
+	t.Helper()
+	opts = append(opts, ratelimit.WithWheel(redistest.Wheel(t)), ratelimit.WithTimeout(redistest.Patience/3))
+	c, err := ratelimit.New(rdb, opts...)
+	require.NoError(t, err)
+	redistest.CloseWith(t, c.Close)
+	return c
+}
+
 // usedLimits makes decisions about one key and about many, and has one key denied.
 func usedLimits(algorithm ratelimit.Algorithm) func(*testing.T, *redis.Client, ...ratelimit.Option) used {
 	return func(t *testing.T, rdb *redis.Client, opts ...ratelimit.Option) used {
 		t.Helper()
-		opts = append(opts, ratelimit.WithWheel(redistest.Wheel(t)), ratelimit.WithTimeout(redistest.Patience/3))
-		c, err := ratelimit.New(rdb, opts...)
-		require.NoError(t, err)
-		redistest.CloseWith(t, c.Close)
+		c := openLimits(t, rdb, opts)
 		limit := c.Limiter("many", ratelimit.PerHour(callers/2), ratelimit.WithAlgorithm(algorithm))
 		once := c.Limiter("once", ratelimit.PerHour(1), ratelimit.WithAlgorithm(algorithm))
 		return func() (byRedis, byClient int64) {
@@ -170,11 +176,7 @@ func usedLimits(algorithm ratelimit.Algorithm) func(*testing.T, *redis.Client, .
 func usedKeys(algorithm ratelimit.Algorithm) func(*testing.T, *redis.Client, ...ratelimit.Option) used {
 	return func(t *testing.T, rdb *redis.Client, opts ...ratelimit.Option) used {
 		t.Helper()
-		opts = append(opts, ratelimit.WithWheel(redistest.Wheel(t)), ratelimit.WithTimeout(redistest.Patience/3))
-		c, err := ratelimit.New(rdb, opts...)
-		require.NoError(t, err)
-		redistest.CloseWith(t, c.Close)
-		limit := c.Limiter("each", ratelimit.PerHour(1), ratelimit.WithAlgorithm(algorithm))
+		limit := openLimits(t, rdb, opts).Limiter("each", ratelimit.PerHour(1), ratelimit.WithAlgorithm(algorithm))
 		return func() (byRedis, byClient int64) {
 			key := redistest.Name(t)
 			redistest.Each(t, 10*callers, func(i int) error {
@@ -226,18 +228,12 @@ func TestSwitches(t *testing.T) {
 		use, what := usedLimits(algorithm), "limits, "+algorithm.String()
 		rows = append(rows, row{what, with(use), all | local, 0})
 	}
-	for name, on := range map[string]saving{"GCRA": shared, "fixed window": 0} {
-		algorithm := ratelimit.GCRA
-		if on == 0 {
-			algorithm = ratelimit.FixedWindow
-		}
-		rows = append(rows,
-			row{"limits of many keys, " + name, with(usedKeys(algorithm)), pipelined | on, shared &^ on},
-			row{"limits of many keys, " + name + ", WithSharedScripts(false)", with(
-				usedKeys(algorithm), ratelimit.WithSharedScripts(false),
-			), pipelined, shared},
-		)
-	}
+	gcra, windows := usedKeys(ratelimit.GCRA), usedKeys(ratelimit.FixedWindow)
+	rows = append(rows,
+		row{"limits of many keys", with(gcra), all, 0},
+		row{"limits of many keys, WithSharedScripts(false)", with(gcra, ratelimit.WithSharedScripts(false)), pipelined, shared},
+		row{"windows of many keys", with(windows), pipelined, shared},
+	)
 	for _, tt := range rows {
 		t.Run(tt.what, func(t *testing.T) {
 			t.Parallel()
