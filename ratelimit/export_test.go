@@ -124,6 +124,12 @@ func GivingBack(k Asked, c Charge, n int64) *Asking {
 	return &Asking{k.asked(), algo.Ask{Settlement: algo.Settlement{Back: []algo.Span{part}}}}
 }
 
+// AndAsk asks for n permits in the same script, as waiters do.
+func (q *Asking) AndAsk(n int64) *Asking {
+	q.a.Request = algo.Request{InOrder: true, Runs: []algo.Run{{N: n, Count: 1}}}
+	return q
+}
+
 // Booking charges a debt of at most so many permits above a whole burst; for a log it is the rate.
 func Booking(k Asked, debt, most int64) *Asking {
 	return &Asking{k.asked(), algo.Ask{Settlement: algo.Settlement{Debt: debt, Most: most}}}

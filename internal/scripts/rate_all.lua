@@ -32,6 +32,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
 -- include: gcra_state
+-- include: gcra_returns
 -- include: gcra_places
 -- include: window_state
 -- include: sliding_state

@@ -22,7 +22,7 @@ for i, key in ipairs(KEYS) do
   local decided = type(value) ~= 'table' -- else it is an error
   if decided and value then
     decided, us, num, period, returned, tail = pcall(gcra_state, key, value, now, den, zone_us) -- may be refused a command
-    decided = decided and (tail == nil or tail == '')
+    decided = decided and (tail == nil or tail == '' or tail and string.find(tail, '^:0:[%d,;]*$'))
   end
   if decided then
     us, num, granted = gcra_fill(us, num, den, tonumber(ARGV[at + 8]), tonumber(ARGV[at + 6]), tonumber(ARGV[at + 7]), zone_us,

@@ -9,8 +9,9 @@
 -- zone as time passes, and stays below the place that is used next, whose own permits must fit above it: the widest place could be.
 -- What has no room there is a hole where it was charged. When no place is left beyond the zone, all holes lower the state.
 --
--- The tail of a state that has a period is ":last:place,us;place,us;..:den:burst:short:used:debts:widest:us:num:..". From older versions
--- it is "", or ends after the places; they take holes for charges.
+-- The tail of a state that has a period is ":last:place,us;place,us;..:den:burst:short:used:debts:widest:us:num:..". It ends after what
+-- was given back if no place is beyond the zone, and is "" if nothing was given back either. So are those of older versions, which take
+-- holes for charges.
 --   last       until when the permits that were charged ahead are used, or 0
 --   place,us   what was given back inside the zone, each with its order number, in order
 --   den        of the holes
@@ -108,15 +109,12 @@ local function gcra_places(s, now)
   if s.burst < s.full_us then
     zone_us, zone_num = now + s.burst, 0
   end
-  s.now, s.returns, s.holes, s.zone_us, s.zone_num = now, {}, {}, zone_us, zone_num
+  s.now, s.returns, s.holes, s.zone_us, s.zone_num = now, gcra_returns(list or ''), {}, zone_us, zone_num
   if not (s.period and least) and before(zone_us, zone_num, s.us, s.num) then
     s.used, s.debts, s.widest = s.us + 1, 1e15, s.full_us + 1 -- charges that are not known
   end
   if s.used <= zone_us then
     s.debts = 0
-  end
-  for place, us in string.gmatch(list or '', '(%d+),(%d+)') do
-    s.returns[#s.returns + 1] = {place = tonumber(place), us = tonumber(us)}
   end
   -- What ends before all places that may not be used yet is owed.
   local empty = s.last <= now -- all have been used
@@ -303,39 +301,18 @@ local function gcra_first(s)
   return us, num, room
 end
 
--- gcra_tail returns the tail. It leaves out what was given back before all charges that have not ended. Of more than 16 returns it
--- joins two and takes the lower place: then less can be given back. It leaves out what is beyond 100 holes.
+-- gcra_tail returns the tail. It leaves out what is beyond 100 holes.
 local function gcra_tail(s, now)
-  table.sort(s.returns, function(a, b)
-    return a.place < b.place
-  end)
-  local earlier = s.returned
-  for _, r in ipairs(s.returns) do
-    earlier = earlier - r.us
+  local list = gcra_list(s.returns, s.returned, now)
+  if s.last <= now and not s.holes[1] and s.owed_us == 0 and s.owed_num == 0 and not before(s.zone_us, s.zone_num, s.us, s.num) then
+    return list == '' and list or ':0:' .. list
   end
-  local kept = {}
-  for _, r in ipairs(s.returns) do
-    if r.place - earlier > now then
-      kept[#kept + 1] = r
-    end
-    earlier = earlier + r.us
-  end
-  while #kept > 16 do
-    local least = 2
-    for i = 3, #kept do
-      least = kept[i].us < kept[least].us and i or least
-    end
-    kept[least - 1].us = kept[least - 1].us + table.remove(kept, least).us
-  end
-  local words, holes = {}, {}
-  for i, r in ipairs(kept) do
-    words[i] = string.format('%.0f,%.0f', r.place, r.us)
-  end
+  local holes = {}
   for i = 1, math.min(#s.holes, 100) do
     local h = s.holes[i]
     holes[i] = string.format(':%.0f:%.0f:%.0f:%.0f', h.us, h.num, h.to_us, h.to_num)
   end
   return string.format(':%.0f:%s:%.0f:%.0f:%.0f:%.0f:%.0f:%.0f:%.0f:%.0f%s', s.last > now and s.last or 0,
-    table.concat(words, ';'), s.den, s.burst, s.short > now and s.short or 0, s.used > now and s.used or 0, s.debts, s.widest,
+    list, s.den, s.burst, s.short > now and s.short or 0, s.used > now and s.used or 0, s.debts, s.widest,
     s.owed_us, s.owed_num, table.concat(holes))
 end
