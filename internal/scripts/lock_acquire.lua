@@ -9,7 +9,7 @@ ARGV     1 id   2 lease, ms   and with a fence   3 expiry of the fence, ms, or 0
          and to wait in the line   6 waiter   7 ms for which it has waited   8 ms for which it counts as alive   9 PUBLISH or SPUBLISH
          10 channel   (3 to 5 are empty if they are not wanted)
 Returns  {1, lease} if the id holds the lock, with a fence {1, lease, token, tokens reserved after it};
-         {0, ms to the holder's expiry or -1} if another does, in the line {0, ms, place, unheard}: see enter_line
+         {0, ms to the holder's expiry or -1} if another does, in the line {0, ms, place, unheard}: see enter_line and unheard_holder
 Errors   WRONGKIND the key holds a read/write lock, or the fence no number
 ]]
 -- This script and lock_release run most often. So they have no local functions, which Lua makes in each run, and do not convert
@@ -32,6 +32,7 @@ if not free then
     if not kept then
       local left = redis.call('PTTL', name)
       -- include: enter_line
+      -- include: unheard_holder
       return {0, left, place, unheard}
     end
     free = true

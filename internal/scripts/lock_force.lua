@@ -27,4 +27,5 @@ local reply = notify_holders(fields)
 local ready_in, read_write, followers = 0, false, 0
 -- include: line
 -- include: wake_first
+-- include: keep_in_hash
 return reply

@@ -29,4 +29,5 @@ redis.call('HDEL', name, id)
 local ready_in, read_write, followers = math.max(0, math.ceil(left)), false, 0
 -- include: line
 -- include: wake_first
+-- include: keep_in_hash
 return 1 + yields

@@ -19,6 +19,7 @@ if kept or ready_in == -2 then
   ready_in = 0
   local followers = 0
   -- include: wake_first
+  -- include: keep_in_hash
 elseif was_first then
   -- include: tell_first
 end

@@ -18,4 +18,5 @@ end
 local ready_in, read_write, followers = 0, false, 0
 -- include: line
 -- include: wake_first
+-- include: keep_in_hash
 return 1 + yields

@@ -15,6 +15,7 @@ for i, name in ipairs(KEYS) do
     local ready_in, read_write, followers = 0, false, 0
     -- include: line
     -- include: wake_first
+    -- include: keep_in_hash
     released = 1 + yields
   elseif released ~= 0 then
     -- A key of another type concerns one lock. Any other error concerns all, but must not hide a release that is done.

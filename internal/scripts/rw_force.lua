@@ -23,4 +23,5 @@ local reply = notify_holders(fields)
 local ready_in, read_write, followers = 0, true, side == 'read' and 1 or 0
 -- include: line
 -- include: wake_first
+-- include: keep_in_hash
 return reply

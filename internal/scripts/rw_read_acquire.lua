@@ -7,7 +7,7 @@ ARGV     1 id   2 lease, ms
          and to wait in the line   3 waiter, 'r'   4 ms for which it has waited   5 ms for which it counts as alive   6 PUBLISH or SPUBLISH
          7 channel
 Returns  {1, lease} if the id holds the lock, {0, ms to the writer's expiry or -1} if a writer does, in the line
-         {0, ms, place, unheard}: see enter_line
+         {0, ms, place, unheard}: see enter_line and unheard_holder
 Errors   WRONGKIND the key holds another kind of lock
 ]]
 local name, timeout = KEYS[1], KEYS[2]
@@ -21,6 +21,7 @@ local mode, known, kept = found[1], found[2], found[3]
 local left = redis.call('PTTL', name)
 if mode == 'write' then
   -- include: enter_line
+  -- include: unheard_holder
   return {0, left, place, unheard}
 end
 if not mode and left ~= -2 then

@@ -22,6 +22,7 @@ if found[1] == 'read' and readers == 1 then
   -- include: line
   local ready_in, read_write, followers = 0, true, 1
   -- include: wake_first
+  -- include: keep_in_hash
   return 1 + yields
 end
 
@@ -87,6 +88,7 @@ if longest == 0 then
   -- include: line
   local ready_in, read_write, followers = 0, true, 1
   -- include: wake_first
+  -- include: keep_in_hash
   return 1 + yields
 end
 

@@ -8,7 +8,7 @@ ARGV     1 id   2 lease, ms   and with a fence   3 expiry of the fence, ms, or 0
          and to wait in the line   5 waiter   6 ms for which it has waited   7 ms for which it counts as alive
          8 PUBLISH or SPUBLISH   9 channel   (3 and 4 are empty if they are not wanted)
 Returns  {1, lease} if the id holds the lock, with a fence {1, lease, token, tokens reserved after it};
-         {0, ms to the holders' expiry or -1} if others do, in the line {0, ms, place, unheard}: see enter_line
+         {0, ms to the holders' expiry or -1} if others do, in the line {0, ms, place, unheard}: see enter_line and unheard_holder
 Errors   WRONGKIND the key holds another kind of lock, or the fence no number
 ]]
 local name, fence = KEYS[1], KEYS[2]
@@ -25,6 +25,7 @@ if not mode and left ~= -2 then
 end
 if mode and not known and not kept then
   -- include: enter_line
+  -- include: unheard_holder
   return {0, left, place, unheard}
 end
 local free = not mode or kept -- else taken by an earlier execution of this same call, whose reply was lost

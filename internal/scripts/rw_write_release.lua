@@ -32,4 +32,5 @@ if reads then
 end
 local ready_in, read_write, followers = 0, true, 0
 -- include: wake_first
+-- include: keep_in_hash
 return 1 + yields
