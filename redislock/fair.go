@@ -42,6 +42,7 @@ var fair = &kind{
 	},
 	channel: func(name, id string) string { return scripts.FairLockChannel(name) + ":" + id },
 	renew:   scripts.LockRenew,
+	view:    fairView,
 }
 
 func fairRelease(r *request) scripts.Call {

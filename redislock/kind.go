@@ -23,7 +23,7 @@ import (
 //  4. Set renew: scripts.LockRenew if the id is a field of the hash under the name, else a script for the kind, with
 //     renewKeys. Leases are batched per kind without further code.
 //  5. Enter it in kinds below, its Kind in hooks.go, and its constructor in allNeeds of check.go. A kind with a
-//     queue in Redis also changes needs of check.go and State of state.go.
+//     queue in Redis also changes needs of check.go.
 //  6. Enter it in allKinds of kinds_test.go, in find and mutexOf of cmd/cogwheel, in cogwheeltest/holds.go, and its
 //     keys in docs/keys.md.
 type kind struct {
@@ -57,6 +57,10 @@ type kind struct {
 	// asks from its place: acquire uses inLine, and the script replies {0, pttl, place, unheard}.
 	lines bool
 
+	// leaveLine takes a waiter of a name out of the line. The channel is that of the name. Nil for readers, who stay for
+	// the sake of those of other processes.
+	leaveLine func(name, waiter string, verb any, channel string) scripts.Call
+
 	// exclusive means that one Lock at a time holds the lock, and that the process decides which of its waiters
 	// is next. Then waiters do not ask Redis while a Lock of their process holds it, and the lock is handed
 	// over to them directly.
@@ -75,6 +79,9 @@ type kind struct {
 	// renew raises the TTL of many locks of this kind where it is shorter. KEYS are the renewKeys of each lock,
 	// ARGV is id1, ttlMillis1, id2 .. The reply is {1 renewed or 0 not held, ..} in order.
 	renew *scripts.Script
+
+	// view reads the holders of a lock for State.
+	view view
 
 	// renewKeys returns the keys of one lock in renew, as many for each lock. Nil stands for the name alone.
 	renewKeys func(name, id string) []string
@@ -176,6 +183,15 @@ var plain = &kind{
 	exclusive: true,
 	renew:     scripts.LockRenew,
 	lines:     true,
+	leaveLine: leaveLineOf(0),
+	view:      hashView,
+}
+
+// leaveLineOf returns leaveLine for a lock that is a hash: 1 of a read/write lock, 0 of any other.
+func leaveLineOf(readWrite int) func(name, waiter string, verb any, channel string) scripts.Call {
+	return func(name, waiter string, verb any, channel string) scripts.Call {
+		return scripts.LockLeave.Call([]string{name}, waiter, verb, channel, readWrite)
+	}
 }
 
 // inLine appends the arguments with which a waiter asks from its place in the line behind the first n arguments, of

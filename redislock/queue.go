@@ -101,22 +101,16 @@ func (c *Client) yield(name heldName) {
 	}
 }
 
-// leaveLine takes a waiter out of the line. If that fails, a release finds out that it is gone. The readers stay, for
-// the sake of those of other processes.
+// leaveLine takes a waiter out of the line. If that fails, a release finds out that it is gone.
 func (c *Client) leaveLine(key queueKey, waiter string) {
-	if waiter == readers {
+	if key.kind.leaveLine == nil {
 		return
-	}
-	readWrite := 0
-	if key.kind == writing {
-		readWrite = 1
 	}
 	c.gate.EnterInside()
 	c.redis.Sender.Go(context.Background(), calls.Request{
 		Key: key.name, Late: func(redisconn.Reply) { c.gate.Leave() },
 		Build: func() scripts.Call {
-			verb := c.redis.Channels.Verb()
-			return scripts.LockLeave.Call([]string{key.name}, waiter, verb, key.channel(), readWrite)
+			return key.kind.leaveLine(key.name, waiter, c.redis.Channels.Verb(), key.channel())
 		},
 	})
 }

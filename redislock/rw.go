@@ -33,6 +33,7 @@ var reading = &kind{
 	renew:     scripts.ReadRenew,
 	renewKeys: func(name, id string) []string { return []string{name, scripts.ReadTimeout(name, id)} },
 	within:    writing,
+	view:      hashView,
 }
 
 // writing is the writer's side, which one may hold at a time.
@@ -56,7 +57,9 @@ var writing = &kind{
 	channel:   func(name, _ string) string { return scripts.RWChannel(name) },
 	exclusive: true,
 	lines:     true,
+	leaveLine: leaveLineOf(1),
 	renew:     scripts.LockRenew,
+	view:      hashView,
 }
 
 func forceRW(r *request, side string) scripts.Call {

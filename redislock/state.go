@@ -62,22 +62,56 @@ func metadataOf(id string) string {
 	return text
 }
 
+// view is how State reads the holders of a kind of lock, and its waiters, if they have a queue in Redis.
+type view struct {
+	commands []string // beside those of all kinds
+
+	// read adds its commands to the pipeline, and returns what notes their replies.
+	read func(pipe redis.Pipeliner, name string) (note func(*State))
+}
+
+var (
+	// hashView is for the locks whose holders are the fields of a hash.
+	hashView = view{commands: []string{"hgetall"}, read: readHash}
+
+	fairView = view{commands: []string{"hgetall", "lrange"}, read: readFair}
+)
+
+func readHash(pipe redis.Pipeliner, name string) (note func(*State)) {
+	fields := pipe.HGetAll(context.Background(), name)
+	return func(s *State) {
+		for field := range fields.Val() {
+			if field != "mode" && field != "next" {
+				s.Holders = append(s.Holders, Holder{field, metadataOf(field)})
+			}
+		}
+		slices.SortFunc(s.Holders, func(a, b Holder) int { return strings.Compare(a.ID, b.ID) })
+	}
+}
+
+func readFair(pipe redis.Pipeliner, name string) (note func(*State)) {
+	noteHolders := readHash(pipe, name)
+	queue := pipe.LRange(context.Background(), scripts.FairLockKeys(name)[1], 0, mostWaiting-1)
+	return func(s *State) {
+		noteHolders(s)
+		for _, id := range queue.Val() {
+			s.Waiting = append(s.Waiting, Waiter{id, metadataOf(id)})
+		}
+	}
+}
+
 // State returns the state of the lock in Redis. It blocks for one round trip, or while the cluster slot of the
 // lock migrates, at most until ctx ends. The state may be out of date when State returns: show it to people, do
 // not act on it.
 func (m *Mutex) State(ctx context.Context) (State, error) {
-	var fields *redis.MapStringStringCmd
+	var note func(*State)
 	var pttl *redis.DurationCmd
 	var token *redis.StringCmd
-	var queue *redis.StringSliceCmd
 	read := func() error {
 		pipe := m.client.redis.Client.TxPipeline()
-		fields = pipe.HGetAll(context.Background(), m.name)
+		note = m.kind.view.read(pipe, m.name)
 		pttl = pipe.PTTL(context.Background(), m.name)
 		token = pipe.Get(context.Background(), scripts.LockFence(m.name))
-		if m.kind == fair {
-			queue = pipe.LRange(context.Background(), scripts.FairLockKeys(m.name)[1], 0, mostWaiting-1)
-		}
 		_, err := pipe.Exec(context.Background())
 		if errors.Is(err, redis.Nil) { // no token
 			err = nil
@@ -101,21 +135,11 @@ func (m *Mutex) State(ctx context.Context) (State, error) {
 		return State{}, err
 	}
 	s := State{}
-	for field := range fields.Val() {
-		if field != "mode" && field != "next" {
-			s.Holders = append(s.Holders, Holder{field, metadataOf(field)})
-		}
-	}
-	slices.SortFunc(s.Holders, func(a, b Holder) int { return strings.Compare(a.ID, b.ID) })
+	note(&s)
 	if s.Locked = len(s.Holders) > 0; s.Locked {
 		s.TTL = pttl.Val()
 	}
 	s.Token, _ = strconv.ParseInt(token.Val(), 10, 64)
-	if queue != nil {
-		for _, id := range queue.Val() {
-			s.Waiting = append(s.Waiting, Waiter{id, metadataOf(id)})
-		}
-	}
 	return s, nil
 }
 
