@@ -238,7 +238,7 @@ func (a *acquisition) takeGrant(r *redisconn.Reply) (h *held, taken bool, err er
 		return nil, false, errForced
 	}
 	g, err := readGrant(r, a.request.wantsToken())
-	a.refused = line.Refusal{Place: g.place, Unheard: g.unheard, Until: g.pttl}
+	a.refused = line.Refusal{Place: g.place, Unheard: g.unheard, Silent: g.silent, Until: g.pttl}
 	a.ambiguous = a.ambiguous || r.Ambiguous
 	switch {
 	case err != nil:
@@ -265,6 +265,7 @@ type grant struct {
 	reserved int64 // tokens after token that belong to the holder too
 	place    int   // in the line, of a refusal; see line.Refusal
 	unheard  bool  // the holder's release will not wake the line
+	silent   bool  // nor will anything else tell of it
 }
 
 // forcedAway reports whether the reply of scripts.LockRegain is that the part was freed by force.
@@ -285,8 +286,8 @@ func readGrant(r *redisconn.Reply, fenced bool) (grant, error) {
 		return grant{}, r.Unexpected()
 	case 4:
 		if g.token, g.reserved = v[2], v[3]; !g.taken {
-			g = grant{pttl: g.pttl, place: int(v[2]), unheard: v[3] == 1}
-			if v[0] != 0 || v[2] < 0 || v[2] > 3 || v[3] < 0 || v[3] > 1 {
+			g = grant{pttl: g.pttl, place: int(v[2]), unheard: v[3] == 1, silent: v[3] == 2}
+			if v[0] != 0 || v[2] < -1 || v[2] < 0 && !g.silent || v[2] > 3 || v[3] < 0 || v[3] > 2 {
 				return grant{}, r.Unexpected()
 			}
 			return g, nil

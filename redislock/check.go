@@ -84,6 +84,7 @@ func (c *Client) allNeeds() []check.Needs {
 	const name = check.Sample
 	for _, l := range []Checkable{
 		c.Mutex(name, append(replicated, WithMinHold(time.Second))...),
+		c.Mutex(name, append(replicated, WithStringKey())...),
 		c.FairMutex(name, replicated...), c.RWMutex(name, replicated...),
 	} {
 		needs = append(needs, l.needs()...)

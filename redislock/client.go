@@ -139,7 +139,16 @@ func (c *Client) newMutex(k *kind, name string, opts []LockOption) *Mutex {
 	if m.err = client.CheckName(argument, name); m.err == nil {
 		m.config, m.err = c.lockConfig(opts)
 	}
-	if m.err == nil && k != plain && m.config.minHold > 0 {
+	if m.err != nil {
+		return m
+	}
+	if k == plain && m.config.stringKey {
+		m.kind = stringKind
+	}
+	switch {
+	case m.config.stringKey && m.kind != stringKind:
+		m.err = errStringKey
+	case m.config.minHold > 0 && m.kind != plain:
 		m.err = errMinHold
 	}
 	return m

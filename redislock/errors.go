@@ -108,7 +108,12 @@ func (e meanwhile) Unwrap() error { return e.LockedError }
 const argument = conventions.Package("redislock")
 
 // errMinHold refuses the option for the kinds whose release does not keep the key.
-var errMinHold = argument.Error("option", "WithMinHold", "only a lock of Client.Mutex has a minimum hold")
+var errMinHold = argument.Error("option", "WithMinHold",
+	"only a lock of Client.Mutex without WithStringKey has a minimum hold")
+
+// errStringKey refuses the option for the kinds that other libraries do not have.
+var errStringKey = argument.Error("option", "WithStringKey",
+	"only a lock of Client.Mutex or Client.MultiMutex has a string key")
 
 // errGone is the cause of a loss that Redis reported: the key is gone.
 var errGone = errors.New("it was gone from Redis")

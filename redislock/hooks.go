@@ -8,13 +8,14 @@ import (
 // Kind is a kind of lock in an Event, a Hold or a Wait.
 type Kind string
 
-// The kinds. A MultiMutex has none: its parts are locks of KindMutex.
+// The kinds. A MultiMutex has none: its parts are locks of KindMutex or KindString.
 const (
 	KindMutex  Kind = "mutex"
 	KindFair   Kind = "fair"
 	KindRead   Kind = "read"  // the readers' side of an RWMutex
 	KindWrite  Kind = "write" // the writer's side
 	KindQuorum Kind = "quorum"
+	KindString Kind = "string" // a Mutex with WithStringKey
 )
 
 // Event describes something that happened to a lock. Context, Kind, Name and Took are always set. The comment

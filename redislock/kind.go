@@ -37,8 +37,9 @@ type kind struct {
 
 	// acquire asks for the lock. If the id holds the lock afterwards, the script replies {1, ttlMillis}, or if
 	// the lock is fenced {1, ttlMillis, token, number of tokens reserved after it}. Otherwise it replies {0,
-	// pttl}: the milliseconds until the obstacle may end without a release, or -1 if it will not. An error
-	// reply that redisconn.WrongKind recognises becomes ErrWrongKind.
+	// pttl}: the milliseconds until the obstacle may end without a release, or -1 if it will not. If no message will
+	// tell the end of the obstacle, it replies {0, pttl, place, 2}, with -1 as the place of a request without a
+	// waiter. An error reply that redisconn.WrongKind recognises becomes ErrWrongKind.
 	acquire func(*request) scripts.Call
 
 	// release frees the lock and wakes the waiters. The script replies 1 if the id held the lock, else 0.
@@ -219,4 +220,4 @@ func (r *request) returningTokens(release *scripts.Script, channel string) scrip
 }
 
 // kinds are all kinds of locks with one name.
-var kinds = []*kind{plain, fair, reading, writing}
+var kinds = []*kind{plain, fair, reading, writing, stringKind}

@@ -42,6 +42,7 @@ type lockConfig struct {
 	metadata string // in the form of the ids of holders
 
 	sharedFence bool // the token counter does not expire
+	stringKey   bool // the key is a string, as that of other libraries
 }
 
 // firstLease is the lease that an acquisition asks for. Renewals ask for lease and never shorten it.
@@ -248,6 +249,26 @@ func WithHandoff(maxCount int, maxTime time.Duration) LockOption {
 			return argument.Error("WithHandoff", maxTime, "the time must be 0 to 1m")
 		}
 		c.handoff = handoff{maxCount, maxTime}
+		return nil
+	})
+}
+
+// WithStringKey makes a Mutex the lock that most other libraries use, such as bsm/redislock, redsync on one pool,
+// node-redlock and the Lock of redis-py: the key is a string, set by SET NX PX and compared before it is renewed or
+// removed. So services that use them and this one exclude each other on one name. By default the key is a hash, as in
+// Redisson. A key of one form is refused by locks of the other with ErrWrongKind. The default is that of all users of
+// the name: to change the form, pause them all.
+//
+// Between holders of this library everything is as without the option. Holders of other libraries tell nobody when
+// they release the lock: while one has it, the first waiter of all processes asks every 20 to 60 ms, and the second
+// every half second. They take no token of WithFencing, and notice a ForceUnlock when they renew or release the lock,
+// if they compare.
+//
+// Only the locks that Client.Mutex and Client.MultiMutex return have a string key. For the other kinds the option is
+// refused, also as a default, and so is WithMinHold beside it.
+func WithStringKey() LockOption {
+	return lockOption(func(c *lockConfig) error {
+		c.stringKey = true
 		return nil
 	})
 }

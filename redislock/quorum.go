@@ -191,7 +191,8 @@ type QuorumMutex struct {
 
 // Mutex returns the lock with the given name. It does not talk to Redis. Its parts are the locks that
 // Client.Mutex returns on each server. The rules for names and options are those of Client.Mutex, except that
-// WithFencing, WithReplicas and WithMinHold are refused, also as defaults, and WithHandoff has no effect.
+// WithFencing, WithReplicas, WithMinHold and WithStringKey are refused, also as defaults, and WithHandoff has no
+// effect.
 func (q *Quorum) Mutex(name string, opts ...LockOption) *QuorumMutex {
 	m := &QuorumMutex{quorum: q, name: name}
 	for _, c := range q.servers {
@@ -206,6 +207,8 @@ func (q *Quorum) Mutex(name string, opts ...LockOption) *QuorumMutex {
 		m.err = argument.Error("option", "WithReplicas", "a quorum does not count replicas")
 	case config.minHold > 0:
 		m.err = errMinHold
+	case config.stringKey:
+		m.err = errStringKey
 	}
 	return m
 }

@@ -10,6 +10,7 @@
 package line
 
 import (
+	"math/rand/v2"
 	"strconv"
 	"strings"
 	"sync"
@@ -265,12 +266,39 @@ func (l *Lines[K]) Granted(key K) {
 type Refusal struct {
 	Place   int           // 1, 2, or 3 for any behind them; 0 if Redis let it not in; -1 if it did not ask from a place
 	Unheard bool          // the release may not wake the line, but will be published on the channel of the name
+	Silent  bool          // the release will not be published at all
 	Until   time.Duration // the end of the lease; negative: there is none
 	Granted int           // requests that were granted before it
 }
 
+// silentPoll returns the time until a waiter asks again for what is released in silence, or 0 if the poll decides. The
+// first in the line asks for all processes, about as often as others do that know only to try again, and the second in
+// case that the first has died.
+func silentPoll(place int) time.Duration {
+	switch place {
+	case 1:
+		return 20*time.Millisecond + rand.N(40*time.Millisecond)
+	case 2:
+		return 500 * time.Millisecond
+	case 3:
+		return 0
+	}
+	return 50*time.Millisecond + rand.N(200*time.Millisecond) // in no line: one of nobody knows how many
+}
+
 // Refused returns the time until the next attempt, or 0 if the poll decides.
 func (l *Lines[K]) Refused(key K, r Refusal) time.Duration {
+	after := l.refused(key, r)
+	if r.Silent {
+		if poll := silentPoll(r.Place); poll > 0 && (after == 0 || poll < after) {
+			return poll
+		}
+	}
+	return after
+}
+
+// refused is Refused for what is not released in silence.
+func (l *Lines[K]) refused(key K, r Refusal) time.Duration {
 	after := time.Duration(0)
 	if r.Until >= 0 {
 		after = r.Until + time.Millisecond

@@ -27,7 +27,7 @@ func TestTokens_TheCounterThatJavaMadeGetsNoExpiry(t *testing.T) {
 	b := newBench(t)
 	now := b.admin.Time(t.Context()).Val().UnixMilli()
 	left := lockTokenScripts()
-	require.Len(t, left, 5)
+	require.Len(t, left, 7)
 	for _, s := range scenarios(now) {
 		if !slices.Contains(lockTokenScripts(), s.script) || !slices.Contains(s.keys, "f") {
 			continue
@@ -52,6 +52,7 @@ func TestTokens_TheCounterOfASharedNameHasNoExpiry(t *testing.T) {
 	b := newBench(t)
 	shared := map[*scripts.Script][]any{
 		scripts.LockAcquire:     {"me:1", 30_000, 0, 5},
+		scripts.StringAcquire:   {"me:1", 30_000, 0, 5},
 		scripts.WriteAcquire:    {"me:1:write", 30_000, 0, 5},
 		scripts.FairLockAcquire: {"me:1", 30_000, 1, 300_000, 15_000, "PUBLISH", "c", 0},
 	}

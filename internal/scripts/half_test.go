@@ -130,7 +130,7 @@ func (b *bench) snapshot() map[string]string {
 
 // hint matches a line, and a lock or permits that are kept for a waiter. They are no part of a state: without a right they differ, and
 // all that this costs is time. But they must not stay.
-var hint = regexp.MustCompile(`^\S+:waiting zset .*|^\S+:kept string .*|^\S+ hash (mode=\w+ )?next=\S+$`)
+var hint = regexp.MustCompile(`^\S+:waiting zset .*|^\S+:kept string .*|^\S+ hash (mode=\w+ )?next=\S+$|^\S+ string next \S+$`)
 
 // snapshotOf reads the reply of readAll.
 func snapshotOf(keys []any) map[string]string {

@@ -27,6 +27,9 @@ func TestRepeatedCalls(t *testing.T) {
 		"plain": func(t *testing.T, name, id string, ms int) {
 			run(t, scripts.LockAcquire, []string{name}, id, ms)
 		},
+		"string": func(t *testing.T, name, id string, ms int) {
+			run(t, scripts.StringAcquire, []string{name}, id, ms)
+		},
 		"fair": func(t *testing.T, name, id string, ms int) {
 			run(t, scripts.FairLockAcquire, scripts.FairLockKeys(name), id, ms, 1, 300_000, 15_000, "PUBLISH", "c")
 		},
@@ -42,14 +45,14 @@ func TestRepeatedCalls(t *testing.T) {
 			t.Parallel()
 			name := redistest.Name(t)
 			acquire(t, name, "me:1", 10_000)
-			keys := []string{name}
-			if kind == "read" {
-				timeout := scripts.ReadTimeout(name, "me:1")
-				run(t, scripts.ReadRenew, []string{name, timeout}, "me:1", 60_000)
-				keys = append(keys, timeout)
-			} else {
-				run(t, scripts.LockRenew, keys, "me:1", 60_000)
+			keys, renew := []string{name}, scripts.LockRenew
+			switch kind {
+			case "read":
+				keys, renew = append(keys, scripts.ReadTimeout(name, "me:1")), scripts.ReadRenew
+			case "string":
+				renew = scripts.StringRenew
 			}
+			run(t, renew, keys, "me:1", 60_000)
 			acquire(t, name, "me:1", 10_000)
 			for _, key := range keys {
 				requireTTL(t, rdb, key, time.Minute)

@@ -30,6 +30,7 @@ func ms(instant int64) string { return strconv.FormatInt(instant, 10) }
 // ms.
 func scenarios(now int64) []scenario {
 	all := append(lockScenarios(now), rwScenarios()...)
+	all = append(all, stringScenarios(now)...)
 	all = append(all, fairLockScenarios(now)...)
 	all = append(all, semScenarios()...)
 	all = append(all, permitScenarios(now)...)
@@ -209,6 +210,67 @@ func lockScenarios(now int64) []scenario {
 		{scripts.LockRegain, "another's", words(other), []string{"n", "f"}, plain, nil},
 		{scripts.LockRegain, "freed by force", words(fence), []string{"n", "f"}, plain, nil},
 		{scripts.LockRenew, "mine and another's", words(mine + "\n HSET n2 you:1 1"), []string{"n", "n2"}, []any{"me:1", 30_000, "me:2", 30_000}, nil},
+	}
+}
+
+func stringScenarios(now int64) []scenario {
+	const (
+		uuid  = "01234567-89ab-4def-8123-456789abcdef"
+		mine  = "SET n " + uuid + ":1 PX 5000"
+		other = "SET n " + uuid + ":2 PX 5000"
+		peer  = "SET n 9f86d081884c7d659a2feaa0c55ad015 PX 5000"
+		fence = "\n SET f 7 PX 5000"
+	)
+	id, one, both := uuid+":1", []string{"n"}, []string{"n", "f"}
+	line := func(state string, waiters ...string) [][]any {
+		for _, waiter := range waiters {
+			state += "\nZADD n:waiting " + ms(now-1_000) + " " + waiter + "\nPEXPIRE n:waiting 15000"
+		}
+		return words(state)
+	}
+	kept := func(waiter string, state [][]any) [][]any {
+		return append(state, []any{"SET", "n", "next " + waiter, "PX", 5_000})
+	}
+	plain, fenced := []any{id, 30_000}, []any{id, 30_000, 60_000, 5}
+	inLine := []any{id, 30_000, "", "", "a:1", 100, 15_000, "PUBLISH", "c:n"}
+	fencedInLine := append(slices.Clone(fenced), "a:1", 100, 15_000, "PUBLISH", "c:n")
+	release, force, leave := []any{id, "PUBLISH", "c:n"}, []any{"PUBLISH", "c:n", "clients:"}, []any{"a:1", "PUBLISH", "c:n"}
+	acquire := scripts.StringAcquire
+	return []scenario{
+		{acquire, "free", nil, one, plain, nil},
+		{acquire, "mine", words(mine), one, plain, nil},
+		{acquire, "another's", words(other), one, plain, nil},
+		{acquire, "a peer's", words(peer), one, plain, nil},
+		{acquire, "free, fenced", nil, both, fenced, nil},
+		{acquire, "free, fenced before", words(fence), both, fenced, nil},
+		{acquire, "free, fenced for ever before", words("SET f 7"), both, fenced, nil},
+		{acquire, "mine, fenced", words(mine + fence), both, fenced, nil},
+		{acquire, "mine, the fence lost", words(mine), both, fenced, nil},
+		{acquire, "kept for it", kept("a:1", line("", "b:1")), one, inLine, nil},
+		{acquire, "kept for it, fenced", kept("a:1", line(fence, "b:1")), both, fencedInLine, nil},
+		{acquire, "kept for another", kept(uuid+":7", nil), one, inLine, nil},
+		{acquire, "free, in line", line("", "a:1", "b:1"), one, inLine, nil},
+		{acquire, "another's, first in line", words(other), one, inLine, nil},
+		{acquire, "a peer's, first in line", words(peer), one, inLine, nil},
+		{acquire, "a peer's, behind one", line(peer, "Z:1", "a:1"), one, inLine, nil},
+		{acquire, "a peer's, behind one that is gone", line(peer, "Gone:1", "a:1", "b:1"), one, inLine, nil},
+		{scripts.StringRelease, "mine", words(mine), one, release, nil},
+		{scripts.StringRelease, "mine, sharded", words(mine), one, []any{id, "SPUBLISH", "c"}, nil},
+		{scripts.StringRelease, "another's", words(other), one, release, nil},
+		{scripts.StringRelease, "mine, with tokens to return", words(mine + fence), both, append(slices.Clone(release), 7, 3), words(fence)},
+		{scripts.StringRelease, "mine, some wait and some are gone", line(mine, "a:1", "b:1", "gone:1"), one, release, nil},
+		{scripts.StringRelease, "mine, all are gone", line(mine, "gone:1", "gone:2"), one, release, nil},
+		{scripts.StringRenew, "mine, another's and no string", words(mine + "\n SET n2 x PX 5000\n HSET n3 a 1"), []string{"n", "n2", "n3"}, []any{id, 30_000, id, 30_000, id, 30_000}, nil},
+		{scripts.StringForce, "free", nil, one, force, nil},
+		{scripts.StringForce, "another's, some wait", line(other, "a:1", "b:1"), one, force, nil},
+		{scripts.StringForce, "another's, sharded", words(other), one, []any{"SPUBLISH", "c", "clients:"}, nil},
+		{scripts.StringForce, "a peer's", words(peer), one, force, nil},
+		{scripts.StringForce, "a peer's that has the form of a kept one", kept("x", nil), one, force, nil},
+		{scripts.StringForce, "kept for a waiter", kept(uuid+":7", nil), one, force, nil},
+		{scripts.StringLeave, "had been woken", kept("a:1", line("", "b:1")), one, leave, nil},
+		{scripts.StringLeave, "was first", line(other, "a:1", "b:1"), one, leave, nil},
+		{scripts.StringLeave, "was first behind a peer", line(peer, "a:1", "b:1"), one, leave, nil},
+		{scripts.StringLeave, "was not in line", line(other, "b:1"), one, leave, nil},
 	}
 }
 
