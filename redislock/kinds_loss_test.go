@@ -171,13 +171,14 @@ func TestKinds_OverwrittenKeyIsALoss(t *testing.T) {
 				}))
 				lut := newLockUnderTest(t, dep, kind)
 				overwrite := func() {
-					require.NoError(t, dep.rdb.Set(t.Context(), lut.parts[0], "mine", time.Minute).Err())
+					require.NoError(t, dep.rdb.Del(t.Context(), lut.parts[0]).Err())
+					require.NoError(t, dep.rdb.RPush(t.Context(), lut.parts[0], "mine").Err())
 				}
 				isLoss := func(err error) {
 					t.Helper()
 					require.ErrorIs(t, err, redislock.ErrLost)
 					require.ErrorIs(t, err, redislock.ErrWrongKind)
-					require.Equal(t, "mine", dep.rdb.Get(t.Context(), lut.parts[0]).Val())
+					require.Equal(t, []string{"mine"}, dep.rdb.LRange(t.Context(), lut.parts[0], 0, -1).Val())
 					require.NoError(t, dep.rdb.Del(t.Context(), lut.parts[0]).Err())
 				}
 				l := mustTryLock(t, lut.mutex(c))

@@ -11,10 +11,11 @@ import (
 )
 
 var (
-	allKinds        = []string{"plain", "fair", "read", "write", "multi"}
-	exclusiveKinds  = []string{"plain", "fair", "write", "multi"}
-	singleNameKinds = []string{"plain", "fair", "read", "write"} // with a single name
-	fencedKinds     = []string{"plain", "fair", "write"}
+	allKinds        = []string{"plain", "fair", "read", "write", "multi", "string"}
+	exclusiveKinds  = []string{"plain", "fair", "write", "multi", "string"}
+	singleNameKinds = []string{"plain", "fair", "read", "write", "string"} // with a single name
+	fencedKinds     = []string{"plain", "fair", "write", "string"}
+	javaKinds       = []string{"plain", "fair", "read", "write"} // that Redisson has too
 )
 
 // behaviour is a property that locks of the given kinds have on each deployment.
@@ -45,7 +46,7 @@ var behaviours = map[string]behaviour{
 	// tokens_test.go
 	"tokens increase":                              {fencedKinds, tokensIncrease},
 	"tokens increase from caller to caller":        {fencedKinds, tokensIncreaseFromCallerToCaller},
-	"tokens increase in Java too":                  {fencedKinds, tokensIncreaseInJavaToo},
+	"tokens increase in Java too":                  {[]string{"plain", "fair", "write"}, tokensIncreaseInJavaToo},
 	"refuses a token counter that is not a number": {fencedKinds, refusesTokenCounterThatIsNoNumber},
 	"without WithFencing there is no token":        {singleNameKinds, noTokenWithoutFencing},
 	// kinds_wait_test.go
@@ -72,11 +73,11 @@ var behaviours = map[string]behaviour{
 	"a call whose reply is lost takes effect once":      {allKinds, lostRepliesActOnce},
 	"an acquisition cancelled in flight leaves no keys": {allKinds, cancelledInFlightLeavesNoKeys},
 	// kinds_java_test.go
-	"Java's unlock wakes a waiter":             {singleNameKinds, javaUnlockWakesWaiter},
-	"Unlock wakes Java":                        {singleNameKinds, unlockWakesJava},
-	"a waiter acquires when Java's lease ends": {singleNameKinds, acquiresWhenJavaLeaseEnds},
-	"Java acquires when the lease ends":        {singleNameKinds, javaAcquiresWhenLeaseEnds},
-	"a waiter waits while Java renews":         {singleNameKinds, waitsWhileJavaRenews},
+	"Java's unlock wakes a waiter":             {javaKinds, javaUnlockWakesWaiter},
+	"Unlock wakes Java":                        {javaKinds, unlockWakesJava},
+	"a waiter acquires when Java's lease ends": {javaKinds, acquiresWhenJavaLeaseEnds},
+	"Java acquires when the lease ends":        {javaKinds, javaAcquiresWhenLeaseEnds},
+	"a waiter waits while Java renews":         {javaKinds, waitsWhileJavaRenews},
 }
 
 func TestKinds(t *testing.T) {
@@ -112,21 +113,22 @@ func TestKinds_RefuseEachOther(t *testing.T) {
 		locked   = "ErrLocked"
 		wrong    = "ErrWrongKind"
 	)
-	type results struct{ plain, fair, read, write string }
+	type results struct{ plain, fair, read, write, str string }
 	want := map[string]results{ // by the kind of the holder
-		"plain": {locked, locked, wrong, wrong},
-		"fair":  {locked, locked, wrong, wrong},
-		"read":  {wrong, wrong, acquired, locked},
-		"write": {wrong, wrong, locked, locked},
+		"plain":  {locked, locked, wrong, wrong, wrong},
+		"fair":   {locked, locked, wrong, wrong, wrong},
+		"read":   {wrong, wrong, acquired, locked, wrong},
+		"write":  {wrong, wrong, locked, locked, wrong},
+		"string": {wrong, wrong, wrong, wrong, locked},
 	}
 	onEachDeployment(t, func(t *testing.T, dep *deployment) {
 		c, name := newClient(t, dep.rdb), redistest.Name(t)
 		for _, held := range singleNameKinds {
 			l := mustTryLock(t, newMutex(c, held, name))
-			before := dep.rdb.HGetAll(t.Context(), name).Val()
+			before := dep.rdb.Dump(t.Context(), name).Val()
 			row := want[held]
 			for kind, result := range map[string]string{
-				"plain": row.plain, "fair": row.fair, "read": row.read, "write": row.write,
+				"plain": row.plain, "fair": row.fair, "read": row.read, "write": row.write, "string": row.str,
 			} {
 				m := newMutex(c, kind, name)
 				second, err := m.TryLock(t.Context())
@@ -145,7 +147,7 @@ func TestKinds_RefuseEachOther(t *testing.T) {
 					require.Fail(t, "no result for "+held)
 				}
 			}
-			require.Equal(t, before, dep.rdb.HGetAll(t.Context(), name).Val())
+			require.Equal(t, before, dep.rdb.Dump(t.Context(), name).Val())
 			mustUnlock(t, l)
 		}
 		for kind, name := range map[string]string{"plain": "a}b", "fair": "a{b", "read": "", "write": "{}"} {

@@ -88,7 +88,7 @@ func messageWithoutReleaseGrantsNothing(t *testing.T, lut *lockUnderTest) {
 	waiting := waiter.startWaiting(t, within(t, patience))
 	channel := scripts.RWChannel(lut.name)
 	switch lut.kind {
-	case "plain":
+	case "plain", "string":
 		channel = scripts.LockChannel(lut.name)
 	case "fair":
 		channel = scripts.LockChannel(lut.name) + ":" + fairQueue(t, lut.rdb, lut.name)[0]

@@ -17,7 +17,7 @@ import (
 // lockUnderTest is a lock of one kind on one deployment, with a name of its own.
 type lockUnderTest struct {
 	*deployment
-	kind  string // plain, fair, read, write or multi
+	kind  string // plain, fair, read, write, multi or string
 	name  string
 	parts []string // the names of a MultiMutex, otherwise name alone
 }
@@ -47,6 +47,8 @@ func newMutex(c *redislock.Client, kind, name string, opts ...redislock.LockOpti
 		return c.RWMutex(name, opts...).Reader()
 	case "write":
 		return c.RWMutex(name, opts...).Writer()
+	case "string":
+		return c.Mutex(name, append([]redislock.LockOption{redislock.WithStringKey()}, opts...)...)
 	}
 	return c.Mutex(name, opts...)
 }
@@ -94,6 +96,9 @@ func (lut *lockUnderTest) mustLock(t testing.TB, opts ...redislock.LockOption) *
 	return mustTryLock(t, lut.mutex(lut.newClient(t), opts...))
 }
 
+// anotherID is the id of a holder of this library.
+const anotherID = "01234567-89ab-4def-8123-456789abcdef:1"
+
 // writeHold writes the hold of another client to Redis. A ttl of 0 sets no expiry. free deletes it without a
 // message.
 func (lut *lockUnderTest) writeHold(t testing.TB, ttl time.Duration) (free func()) {
@@ -104,7 +109,11 @@ func (lut *lockUnderTest) writeHold(t testing.TB, ttl time.Duration) (free func(
 			fields = []any{"mode", "write", "another:1:write", 1}
 		}
 		_, err := lut.rdb.TxPipelined(t.Context(), func(pipe redis.Pipeliner) error {
-			pipe.HSet(t.Context(), name, fields...)
+			if lut.kind == "string" {
+				pipe.Set(t.Context(), name, anotherID, 0)
+			} else {
+				pipe.HSet(t.Context(), name, fields...)
+			}
 			if ttl > 0 {
 				pipe.PExpire(t.Context(), name, ttl)
 			}
@@ -119,6 +128,12 @@ func (lut *lockUnderTest) writeHold(t testing.TB, ttl time.Duration) (free func(
 func (lut *lockUnderTest) requireHeldOnce(t testing.TB) (holders []string) {
 	t.Helper()
 	for _, name := range lut.parts {
+		if lut.kind == "string" {
+			holders = append(holders, lut.rdb.Get(t.Context(), name).Val())
+			require.Regexp(t, `^[-0-9a-f]{36}:\d+(:m=.*)?$`, holders[0])
+			require.Positive(t, lut.rdb.PTTL(t.Context(), name).Val())
+			continue
+		}
 		fields, err := lut.rdb.HGetAll(t.Context(), name).Result()
 		require.NoError(t, err)
 		mode := fields["mode"]

@@ -204,6 +204,7 @@ func TestKinds_AnInterruptedScriptMayHaveDoneItsWork(t *testing.T) {
 		"plain":  func(c *redislock.Client) *redislock.Mutex { return c.Mutex("name") },
 		"fenced": func(c *redislock.Client) *redislock.Mutex { return c.Mutex("name", redislock.WithFencing()) },
 		"fair":   func(c *redislock.Client) *redislock.Mutex { return c.FairMutex("name") },
+		"string": func(c *redislock.Client) *redislock.Mutex { return c.Mutex("name", redislock.WithStringKey()) },
 		"read":   func(c *redislock.Client) *redislock.Mutex { return c.RWMutex("name").Reader() },
 		"write":  func(c *redislock.Client) *redislock.Mutex { return c.RWMutex("name").Writer() },
 	} {

@@ -124,6 +124,10 @@ func (t *tool) candidates(ctx context.Context, pattern string) (names []string, 
 	scan := func(ctx context.Context, node *redis.Client) error {
 		found, all, err := t.scanKeys(ctx, node, pattern, "hash", keepLocks)
 		add(found, all)
+		if err == nil {
+			found, all, err = t.scanKeys(ctx, node, pattern, "string", keepStringLocks)
+			add(found, all)
+		}
 		for end, kind := range ends {
 			for _, match := range []string{pattern + end, "{" + pattern + "}" + end} {
 				if err == nil && match != "{*}"+end { // the first one has found these
@@ -179,17 +183,37 @@ var ofQueue = regexp.MustCompile(`:delay:(tasks|attempts|later|since|paused)$`)
 
 // keepLocks returns the hashes that have the field of a hold.
 func keepLocks(ctx context.Context, node *redis.Client, keys []string) (locks []string, err error) {
-	if keys = slices.DeleteFunc(keys, ofQueue.MatchString); len(keys) == 0 {
+	keys = slices.DeleteFunc(keys, ofQueue.MatchString)
+	return keepHolds(ctx, node, keys, func(pipe redis.Pipeliner, key string) func() []string {
+		return pipe.HRandField(ctx, key, 2).Val // one may be the mode
+	})
+}
+
+// keepStringLocks returns the strings that begin with the id of a hold of this library.
+func keepStringLocks(ctx context.Context, node *redis.Client, keys []string) (locks []string, err error) {
+	const longest = 60 // of what holdID matches
+	return keepHolds(ctx, node, keys, func(pipe redis.Pipeliner, key string) func() []string {
+		value := pipe.GetRange(ctx, key, 0, longest)
+		return func() []string { return []string{value.Val()} }
+	})
+}
+
+// keepHolds returns the keys of which ask reads the id of a hold.
+func keepHolds(
+	ctx context.Context, node *redis.Client, keys []string,
+	ask func(pipe redis.Pipeliner, key string) (ids func() []string),
+) (locks []string, err error) {
+	if len(keys) == 0 {
 		return nil, nil
 	}
 	pipe := node.Pipeline()
-	fields := make([]*redis.StringSliceCmd, len(keys))
+	asked := make([]func() []string, len(keys))
 	for i, key := range keys {
-		fields[i] = pipe.HRandField(ctx, key, 2) // one may be the mode
+		asked[i] = ask(pipe, key)
 	}
 	_, err = pipe.Exec(ctx)
 	for i, key := range keys {
-		if slices.ContainsFunc(fields[i].Val(), holdID.MatchString) {
+		if slices.ContainsFunc(asked[i](), holdID.MatchString) {
 			locks = append(locks, key)
 		}
 	}

@@ -20,6 +20,7 @@ const (
 	kindMutex         = "mutex"
 	kindFair          = "fair mutex"
 	kindRW            = "read/write mutex"
+	kindString        = "string mutex"
 	kindCounting      = "counting semaphore"
 	kindSemaphore     = "semaphore"
 	kindFairSem       = "fair semaphore"
@@ -163,8 +164,10 @@ func (t *tool) find(ctx context.Context) ([]object, error) {
 			add(t.counting(ctx, seen))
 		case kindSemaphore:
 			add(t.semaphore(ctx, kindSemaphore, seen))
+		case kindString:
+			add(t.lock(ctx, kindString))
 		default:
-			add(object{Kind: kindOther, Note: "a string that is no number"}, nil)
+			add(object{Kind: kindOther, Note: "a string that is no number, perhaps the lock of another library"}, nil)
 		}
 	case seen.kind != "none":
 		add(object{Kind: kindOther, Note: "a key of type " + seen.kind}, nil)
@@ -257,7 +260,7 @@ func parseLimiter(name string) (k limiterName, ok bool) {
 // sinceThen is an instant in microseconds that lies before all of GCRA's states and above all numbers of permits.
 const sinceThen = 1e15
 
-// limiterKind tells apart what is in Redis as a string: the states of Limiters and the numbers of permits.
+// limiterKind tells apart what is in Redis as a string: the states of Limiters, the numbers of permits, and locks.
 func limiterKind(name string, seen traces) string {
 	_, err := strconv.ParseInt(seen.value, 10, 64)
 	limiter, ok := parseLimiter(name)
@@ -265,6 +268,8 @@ func limiterKind(name string, seen traces) string {
 		return limiterKinds[limiter.algorithm]
 	}
 	switch {
+	case err != nil && scripts.OfHold(strings.TrimPrefix(seen.value, "next ")):
+		return kindString
 	case err != nil:
 		return kindOther
 	case seen.leases || seen.fence:

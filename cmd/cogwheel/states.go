@@ -38,6 +38,8 @@ func mutexOf(c *redislock.Client, name, kind string, writer bool) *redislock.Mut
 		return c.RWMutex(name).Writer()
 	case kind == kindRW:
 		return c.RWMutex(name).Reader()
+	case kind == kindString:
+		return c.Mutex(name, redislock.WithStringKey())
 	}
 	return c.Mutex(name)
 }
@@ -65,7 +67,7 @@ func (t *tool) lock(ctx context.Context, kind string) (object, error) {
 		if err == nil {
 			err = t.addReaders(ctx, found)
 		}
-	case kindMutex:
+	case kindMutex, kindString:
 		found.Subscribers = t.waiting(ctx, scripts.LockChannel(t.name))
 	}
 	o := object{Kind: kind, Lock: found}

@@ -2,6 +2,7 @@ package main_test
 
 import (
 	"encoding/json"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -134,4 +135,24 @@ func TestUnlock(t *testing.T) {
 			require.Contains(t, r.stderr, "there is no held lock of that name")
 		}
 	})
+}
+
+// A string lock is shown, listed and freed as any other. What another library has set is not.
+func TestUnlock_AStringLock(t *testing.T) {
+	t.Parallel()
+	s := startService(t)
+	l, err := s.newLocks(t).Mutex("shared", redislock.WithStringKey(), redislock.WithMetadata("host 3")).TryLock(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, s.rdb.Set(t.Context(), "foreign", "9f86d081884c7d659a2feaa0c55ad015", 0).Err())
+	id := s.lockOf(t, "shared").Holders[0]
+	require.Equal(t, "host 3", id.Metadata)
+	require.Contains(t, must(t, s.url, "inspect", "shared"), "shared: string mutex\n")
+	require.Regexp(t, `shared +string mutex +held, lease .* by `+regexp.QuoteMeta(id.ID), must(t, s.url, "list"))
+	require.NotContains(t, must(t, s.url, "list"), "foreign")
+	require.Contains(t, must(t, s.url, "inspect", "foreign"), "perhaps the lock of another library")
+	require.Equal(t, 1, run(t, s.url, "unlock", "--force", "foreign").status)
+	require.Equal(t, 1, run(t, s.url, "unlock", "--holder", id.ID+"1", "shared").status)
+	require.Contains(t, must(t, s.url, "unlock", "--holder", id.ID, "shared"), "shared: freed of "+id.ID)
+	<-l.Done()
+	require.EqualValues(t, 1, s.rdb.Exists(t.Context(), "shared", "foreign").Val())
 }

@@ -120,7 +120,7 @@ func TestInspect_OtherKeys(t *testing.T) {
 		says     string
 	}{
 		"a list":                  {[]string{"RPUSH NAME x"}, "other (a key of type list)"},
-		"a text":                  {[]string{"SET NAME x"}, "other (a string that is no number)"},
+		"a text":                  {[]string{"SET NAME x"}, "other (a string that is no number, perhaps the lock of another library)"},
 		"an old lock":             {[]string{"HSET NAME java:1 1"}, "held, until it is freed: it has no lease"},
 		"a token alone":           {[]string{"SET redisson_lock_token:{NAME} 1700000000000000"}, "token 1700000000000000"},
 		"leases without permits":  {[]string{"ZADD {NAME}:timeout 1 x"}, "permits not set"},
