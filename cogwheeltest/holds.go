@@ -12,12 +12,15 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// stranger is the holder of Steal. It does not renew.
+// stranger is the holder of Steal. It does not renew. As the value of a string lock it is that of another library.
 const stranger = "cogwheeltest:1"
 
 // expireLock removes the hold or the holds of a lock of any kind, and returns how many there were.
 var expireLock = redis.NewScript(`
 local name, timeouts = KEYS[1], ARGV[1]
+if redis.call('TYPE', name).ok == 'string' then
+  return redis.call('DEL', name)
+end
 local holds = 0
 for _, id in ipairs(redis.call('HKEYS', name)) do
   if id ~= 'mode' then
@@ -32,6 +35,10 @@ return holds
 // stealLock replaces the hold of a lock of any kind. A read/write lock is taken for writing.
 var stealLock = redis.NewScript(`
 local name, id, lease = KEYS[1], ARGV[1], ARGV[2]
+if redis.call('TYPE', name).ok == 'string' then
+  redis.call('SET', name, id, 'PX', lease)
+  return 1
+end
 local mode = redis.call('HEXISTS', name, 'mode') == 1
 redis.call('DEL', name)
 if mode then
@@ -43,9 +50,13 @@ redis.call('PEXPIRE', name, lease)
 return 1
 `)
 
-// returnLock frees a stolen lock and wakes the waiters of all kinds, and of the first in a fair line.
+// returnLock frees a stolen lock and wakes the waiters of all kinds, and of the first in a fair line. A holder of
+// another library wakes nobody.
 var returnLock = redis.NewScript(`
 local name, id = KEYS[1], ARGV[1]
+if redis.call('TYPE', name).ok == 'string' then
+  return redis.call('GET', name) == id and redis.call('DEL', name) or 0
+end
 if redis.call('HDEL', name, id, id .. ':write') == 0 then
   return 0
 end
@@ -90,10 +101,10 @@ func (s *Server) ExpireLock(name string) {
 // Steal gives a lock to a holder that does not exist, whether the lock is free or held. The lease is in whole
 // milliseconds, rounded up; a lease below 1 ms counts as 1 ms. A previous holder loses the lock at its next renewal. If
 // the lock was free, Steal simulates a process that took it and crashed. An RWMutex that is held is taken for writing.
-// A free name becomes a Mutex or a FairMutex.
+// A free name becomes a Mutex or a FairMutex. A lock WithStringKey that is held goes to a holder of another library.
 //
-// giveBack releases the lock and wakes waiters, unless the lease has ended before. It may be called more than once, or
-// never.
+// giveBack releases the lock and wakes waiters, which a holder of another library does not, unless the lease has ended
+// before. It may be called more than once, or never.
 func (s *Server) Steal(name string, lease time.Duration) (giveBack func()) {
 	s.tb.Helper()
 	s.run(stealLock, []string{name}, stranger, max(redisconn.Millis(lease), 1))
