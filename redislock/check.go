@@ -119,8 +119,9 @@ func (m *Mutex) needs() []check.Needs {
 		own.Keys = append(own.Keys, call.Keys...)
 	}
 	state := check.Needs{
-		For: "State", Optional: true, Commands: append([]string{"multi", "exec", "pttl", "get"}, m.kind.view.commands...),
-		Name: m.name, Keys: []string{m.name, scripts.LockFence(m.name)},
+		For: "State", Optional: true,
+		Commands: append([]string{"multi", "exec", "pttl", "get"}, m.kind.view.commands...),
+		Name:     m.name, Keys: []string{m.name, scripts.LockFence(m.name)},
 	}
 	all := []check.Needs{
 		own, state, check.Listening(m.name, m.kind.channel(m.name, req.id)),

@@ -177,6 +177,33 @@ func ExampleClient_Lead() {
 	// terms: 2 true
 }
 
+// WithStringKey locks a name that services with other libraries lock too, such as one with node-redlock.
+func ExampleWithStringKey() {
+	ctx := context.Background()
+	rdb := newRedis() // redis.NewClient(&redis.Options{Addr: "localhost:6379"})
+	locks, err := redislock.New(rdb)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close(ctx)
+	stock := locks.Mutex("stock:42", redislock.WithStringKey())
+	// What the other libraries do:
+	fmt.Println("taken by another:", rdb.SetNX(ctx, "stock:42", "a random value", time.Minute).Val())
+	_, err = stock.TryLock(ctx)
+	fmt.Println("locked:", errors.Is(err, redislock.ErrLocked))
+	rdb.Del(ctx, "stock:42")
+	err = stock.Do(ctx, func(ctx context.Context) error {
+		fmt.Println("taken by another:", rdb.SetNX(ctx, "stock:42", "a random value", time.Minute).Val())
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// taken by another: true
+	// locked: true
+	// taken by another: false
+	// <nil>
+}
+
 // WithMinHold lets a job that is shorter than the clocks of two processes differ run in one of them.
 func ExampleWithMinHold() {
 	ctx := context.Background()

@@ -57,7 +57,7 @@ func TestWithStringKey_LeavesAPeerAlone(t *testing.T) {
 	c := newClient(t, rdb)
 	lost := mustTryLock(t, c.Mutex(name, redislock.WithStringKey(), redislock.WithLease(redistest.SafeLease)))
 	value := rdb.Get(t.Context(), name).Val()
-	require.True(t, strings.Count(value, "-") == 4, value)
+	require.Equal(t, 4, strings.Count(value, "-"), value)
 	require.NoError(t, rdb.Set(t.Context(), name, peerValue, time.Minute).Err())
 	<-lost.Done()
 	require.ErrorIs(t, lost.Err(), redislock.ErrLost)
