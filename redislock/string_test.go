@@ -214,3 +214,17 @@ func TestWithStringKey_WaitsForAPeerOutsideOfTheLine(t *testing.T) {
 	require.Less(t, waiting.at.Sub(began)-stalled(), 500*time.Millisecond)
 	mustUnlock(t, l)
 }
+
+// The release of a hold whose key a peer has taken, before the holder has noticed, compares too.
+func TestWithStringKey_UnlockComparesBeforeItDeletes(t *testing.T) {
+	t.Parallel()
+	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
+	m := newClient(t, rdb).Mutex(name, redislock.WithStringKey(), redislock.WithLease(time.Hour))
+	l := mustTryLock(t, m)
+	require.NoError(t, rdb.Set(t.Context(), name, peerValue, time.Minute).Err())
+	require.NoError(t, l.Err(), "not noticed yet")
+	require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrLost)
+	require.Equal(t, peerValue, rdb.Get(t.Context(), name).Val())
+	_, err := m.TryLock(t.Context())
+	requireLocked(t, err)
+}
