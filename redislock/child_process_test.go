@@ -64,11 +64,11 @@ func runChild(role string) (err error) {
 
 	switch role {
 	case roleLead:
-		return c.Lead(ctx, name, func(ctx context.Context) error {
+		return c.Mutex(name, redislock.WithLease(childLease)).Lead(ctx, func(ctx context.Context) error {
 			fmt.Println("leads")
 			<-ctx.Done()
 			return ctx.Err()
-		}, redislock.WithLease(childLease))
+		})
 	case roleHold:
 		if _, err := m.Lock(ctx); err != nil {
 			return err

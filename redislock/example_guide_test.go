@@ -57,7 +57,7 @@ func Example_holds() {
 	holds := func() error {
 		ledger := locks.Mutex("ledger", redislock.WithFencing())
 		err := ledger.Do(ctx, func(ctx context.Context) error {
-			return post(ctx, redislock.FromContext(ctx, "ledger").Token())
+			return post(ctx, ledger.FromContext(ctx).Token())
 		})
 		if err != nil {
 			return err

@@ -158,19 +158,19 @@ func ExampleClient_RWMutex() {
 }
 
 // One process leads at a time. Here the first term ends by an error, and the second with ctx.
-func ExampleClient_Lead() {
+func ExampleMutex_Lead() {
 	ctx, stop := context.WithCancel(context.Background())
-	locks, terms := newLocks(), 0
+	leader, terms := newLocks().Mutex("orders:leader", redislock.WithLease(10*time.Second)), 0
 	work := func(ctx context.Context) error {
 		if terms++; terms == 1 {
 			return errors.New("the database is down") // logged; another process may lead now
 		}
-		fmt.Println("leads:", redislock.FromContext(ctx, "orders:leader").Valid())
+		fmt.Println("leads:", leader.FromContext(ctx).Valid())
 		stop() // the service shuts down
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	err := locks.Lead(ctx, "orders:leader", work, redislock.WithLease(10*time.Second))
+	err := leader.Lead(ctx, work)
 	fmt.Println("terms:", terms, errors.Is(err, context.Canceled))
 	// Output:
 	// leads: true

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -14,10 +15,9 @@ import (
 // leadPause is the pause before Lead tries again, in which another process can get the lock.
 const leadPause = time.Second
 
-// Lead calls f in one process at a time, as for the leader of a service: it takes the [Mutex] with the given
-// name, calls f while it holds the Mutex, and begins again, until ctx ends. The context of f ends with ctx, or when
-// the lock is lost: then its cause matches ErrLost, and f must return, because another process may lead.
-// FromContext returns its Lock, as in Mutex.Do.
+// Lead calls f in one process at a time, as for the leader of a service: it takes the lock, calls f while it holds it,
+// and begins again, until ctx ends. The context of f ends with ctx, or when the lock is lost: then its cause matches
+// ErrLost, and f must return, because another process may lead. FromContext returns the Lock, as in Do.
 //
 // If f returns, or the lock cannot be taken, for example because Redis is down, Lead logs the error, if any,
 // and tries again after a second.
@@ -28,14 +28,16 @@ const leadPause = time.Second
 // Lead never returns nil. It returns when ctx has ended, at most a second after the Client was closed, or when the
 // wheel is stopped, but never before f has returned. The error matches ctx.Err(), ErrClosed or the error of
 // the wheel. If Close ends f, the error is that of f joined with ErrClosed. If the name, an option, ctx or f is
-// invalid, Lead returns a *cogwheel.InvalidError at once. A panic of f goes on to the caller.
-func (c *Client) Lead(
-	ctx context.Context, name string, f func(context.Context) error, opts ...LockOption,
-) error {
-	if f == nil {
+// invalid, or the Mutex is the readers' side of an RWMutex, Lead returns a *cogwheel.InvalidError at once. A panic of
+// f goes on to the caller.
+func (m *Mutex) Lead(ctx context.Context, f func(context.Context) error) error {
+	switch {
+	case f == nil:
 		return argument.Nil("function")
+	case m.err == nil && m.kind == reading:
+		return argument.Error("lock", scripts.Quote(m.name), "its readers do not exclude each other")
 	}
-	m := c.Mutex(name, opts...)
+	c := m.client
 	for {
 		led := false
 		err := m.Do(ctx, func(ctx context.Context) error {
@@ -47,10 +49,10 @@ func (c *Client) Lead(
 		}
 		if err != nil && !errors.Is(err, ctx.Err()) {
 			c.logger.LogAttrs(context.WithoutCancel(ctx), slog.LevelWarn, "redislock: not leading",
-				slog.String("name", name), slog.Any("error", err))
+				slog.String("name", m.name), slog.Any("error", err))
 		}
 		if err := wheelentry.Sleep(ctx, c.wheel, leadPause); err != nil {
-			return operationError("lead", name, err)
+			return operationError("lead", m.name, err)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func startLead(
 	ctx context.Context, c *redislock.Client, name string, f func(context.Context) error, opts ...redislock.LockOption,
 ) <-chan error {
 	ended := make(chan error, 1)
-	go func() { ended <- c.Lead(ctx, name, f, opts...) }()
+	go func() { ended <- c.Mutex(name, opts...).Lead(ctx, f) }()
 	return ended
 }
 
@@ -122,7 +122,7 @@ func TestLead_ALostLockEndsTheTerm(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	tokens, causes := make(chan int64), make(chan error, 2)
 	ended := startLead(ctx, c, name, func(ctx context.Context) error {
-		l := redislock.FromContext(ctx, name)
+		l := c.Mutex(name).FromContext(ctx) // by the name, whatever the options
 		tokens <- l.Token()
 		<-ctx.Done()
 		causes <- context.Cause(ctx)
@@ -157,7 +157,7 @@ func TestLead_EndsWithTheClientAndTheWheel(t *testing.T) {
 		receive(t, began)
 		require.NoError(t, c.Close(t.Context()))
 		require.ErrorIs(t, receive(t, ended), redislock.ErrClosed)
-		require.ErrorIs(t, c.Lead(t.Context(), name, untilItEnds(began)), redislock.ErrClosed)
+		require.ErrorIs(t, c.Mutex(name).Lead(t.Context(), untilItEnds(began)), redislock.ErrClosed)
 	})
 	t.Run("Stop", func(t *testing.T) {
 		t.Parallel()
@@ -178,12 +178,30 @@ func TestLead_RefusesBadArguments(t *testing.T) {
 	ctx := t.Context()
 	do := func(context.Context) error { return errors.New("not called") }
 	for what, err := range map[string]error{
-		"a nil function": c.Lead(ctx, name, nil),
-		"a nil context":  c.Lead(nil, name, do), //nolint:staticcheck // the case of the test
-		"no name":        c.Lead(ctx, "", do),
-		"a bad option":   c.Lead(ctx, name, do, redislock.WithLease(-1)),
+		"a nil function": c.Mutex(name).Lead(ctx, nil),
+		"a nil context":  c.Mutex(name).Lead(nil, do), //nolint:staticcheck // the case of the test
+		"no name":        c.Mutex("").Lead(ctx, do),
+		"a bad option":   c.Mutex(name, redislock.WithLease(-1)).Lead(ctx, do),
+		"readers":        c.RWMutex(name).Reader().Lead(ctx, do),
 	} {
 		require.ErrorIs(t, err, cogwheel.ErrInvalid, what)
+	}
+}
+
+// Every kind of which one Lock at a time holds the lock can elect a leader.
+func TestLead_OfEachExclusiveKind(t *testing.T) {
+	t.Parallel()
+	c, rdb, name := onSharedServer(t)
+	for kind, m := range map[string]*redislock.Mutex{
+		"fair": c.FairMutex(name + ":fair"), "write": c.RWMutex(name + ":rw").Writer(),
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		require.ErrorIs(t, m.Lead(ctx, func(ctx context.Context) error {
+			require.True(t, m.FromContext(ctx).Valid(), kind)
+			cancel()
+			return ctx.Err()
+		}), context.Canceled, kind)
+		requireFree(t, rdb, m.Name())
 	}
 }
 

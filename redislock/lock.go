@@ -97,9 +97,12 @@ func (l *Lock) Valid() bool { return l.hold().Valid() }
 // or zero Lock.
 func (l *Lock) Deadline() time.Time { return l.hold().Deadline() }
 
-// Token returns the fencing token, or 0 without WithFencing: a number that is higher than the tokens of all
-// earlier holds of the name. A resource that refuses tokens below the highest it has seen is safe from holders
-// that act too late.
+// Token returns the fencing token: a number that is higher than the tokens of all earlier holds of the name. A
+// resource that refuses tokens below the highest it has seen is safe from holders that act too late.
+//
+// Token returns 0 if there is none: without WithFencing, for a reader of an RWMutex, and for a nil or zero Lock, as
+// FromContext returns for a context of another lock. The resource must refuse 0 as well: as long as it has seen no
+// token, a condition such as token <= $1 accepts it.
 func (l *Lock) Token() int64 {
 	if !l.valid() {
 		return 0
@@ -130,20 +133,37 @@ func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
 }
 
 // Context returns a context that ends with parent or with the lock, whichever ends first. If it is the lock,
-// context.Cause returns Err. FromContext returns the lock of it. The context needs no cancel function: it is
-// freed with the lock or with parent. Context panics with a *cogwheel.InvalidError if parent is nil.
+// context.Cause returns Err. FromContext, of the Mutex, MultiMutex or QuorumMutex, returns the lock of it. The
+// context needs no cancel function: it is freed with the lock or with parent. Context panics with a
+// *cogwheel.InvalidError if parent is nil.
 func (l *Lock) Context(parent context.Context) context.Context {
 	if parent == nil {
 		panic(argument.Nil("context"))
 	}
-	return hold.With(l.hold().Context(parent), l.Name(), l)
+	ctx := l.hold().Context(parent)
+	if !l.valid() {
+		return ctx
+	}
+	return hold.With(ctx, hold.Name{Sort: l.sort(), Name: l.Name()}, l)
 }
 
-// FromContext returns the Lock with the given name whose Do or Context made ctx or an ancestor of ctx; the
-// innermost if there are several. So a function deep in the call stack can get the fencing token of the hold.
-// The name is the result of Lock.Name. The Lock may be lost or unlocked by now; see Lock.Valid. FromContext returns
-// nil if there is no such Lock. A nil Lock is not held.
-func FromContext(ctx context.Context, name string) *Lock { return hold.From[Lock](ctx, name) }
+// The sorts of locks whose names are apart, in contexts.
+const (
+	single   = "" // those of one name on one server, which are one lock whatever their kind
+	several  = "multi"
+	majority = "quorum"
+)
+
+// sort returns the sort of a valid Lock.
+func (l *Lock) sort() string {
+	switch c, is := l.body.(*composite); {
+	case !is:
+		return single
+	case c.gate == nil:
+		return several
+	}
+	return majority
+}
 
 // Unlock releases the lock and wakes its waiters. Whatever it returns, this Lock is no longer held: Done is
 // closed and renewal has ended. The exception is a nil ctx, for which Unlock returns a *cogwheel.InvalidError

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cogwheel-go/cogwheel/internal/hold"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -103,6 +104,12 @@ func (m *MultiMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel
 // Do calls f while it holds the lock, as Mutex.Do does.
 func (m *MultiMutex) Do(ctx context.Context, f func(context.Context) error) error {
 	return do(ctx, m.client, m.Lock, f)
+}
+
+// FromContext returns the Lock of a MultiMutex of the same names whose Do or Context made ctx, or nil, as
+// Mutex.FromContext does. The Mutex of one of the names does not return it.
+func (m *MultiMutex) FromContext(ctx context.Context) *Lock {
+	return hold.From[Lock](ctx, hold.Name{Sort: several, Name: m.name()})
 }
 
 func (m *MultiMutex) lockAll(ctx context.Context, one func(*Mutex, context.Context) (part, error)) (*Lock, error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
+	"github.com/cogwheel-go/cogwheel/internal/hold"
 )
 
 // Mutex is the lock of one name. It has no state of its own: all Mutex values of one name, in any process, are
@@ -112,7 +113,7 @@ func (m *Mutex) lockFunc(ctx context.Context, f func(part, error)) (cancel func(
 }
 
 // Do calls f while it holds the lock. The context of f ends with ctx, or when the lock is lost: then its cause
-// matches ErrLost, and f should return. FromContext returns its Lock, for Valid and Token. The lock is released
+// matches ErrLost, and f should return. FromContext returns the Lock, for Valid and Token. The lock is released
 // when f returns, panics or ends its goroutine, also if ctx has ended. A panic goes on to the caller.
 //
 // Do blocks as Lock does, and then until f has returned. It returns the error of Lock, a *cogwheel.InvalidError
@@ -122,6 +123,22 @@ func (m *Mutex) lockFunc(ctx context.Context, f func(part, error)) (cancel func(
 // background; it is no error of Do.
 func (m *Mutex) Do(ctx context.Context, f func(context.Context) error) error {
 	return do(ctx, m.client, m.Lock, f)
+}
+
+// FromContext returns the Lock of this Mutex whose Do, Lead or Context made ctx or an ancestor of ctx; the innermost
+// if there are several. So a function deep in the call stack can get the fencing token of the hold. The name
+// decides: a Lock of another Mutex value of this name, of whatever options, kind or Client, is a Lock of this one. For
+// the readers' side of an RWMutex it may be the Lock of the writer, who may read too, but not the other way round.
+//
+// FromContext returns nil if ctx has no such Lock: outside of Do, or for a Mutex of another name, a MultiMutex or a
+// QuorumMutex. A nil Lock is not held, and its Token is 0, which is none. The Lock may be lost or unlocked by now;
+// see Lock.Valid. FromContext does not block, and does not talk to Redis.
+func (m *Mutex) FromContext(ctx context.Context) *Lock {
+	l := hold.From[Lock](ctx, hold.Name{Sort: single, Name: m.name})
+	if l != nil && m.kind == writing && l.body.known().kind() == reading {
+		return nil
+	}
+	return l
 }
 
 // enter checks the arguments and enters the gate.

@@ -294,6 +294,12 @@ func (m *QuorumMutex) Do(ctx context.Context, f func(context.Context) error) err
 	return do(ctx, m.quorum.servers[0], m.Lock, f)
 }
 
+// FromContext returns the Lock of a QuorumMutex of this name whose Do or Context made ctx, or nil, as
+// Mutex.FromContext does.
+func (m *QuorumMutex) FromContext(ctx context.Context) *Lock {
+	return hold.From[Lock](ctx, hold.Name{Sort: majority, Name: m.name})
+}
+
 // enter checks the arguments and enters the gate.
 func (m *QuorumMutex) enter(ctx context.Context) error {
 	q := m.quorum

@@ -79,6 +79,24 @@ func TestQuorum(t *testing.T) {
 	t.Parallel()
 	servers := startServers(t, 3)
 
+	t.Run("FromContext returns its Lock, and not that of a Mutex of the name", func(t *testing.T) {
+		t.Parallel()
+		c, _, name := onSharedServer(t)
+		outer, inner := servers.newQuorum(t).Mutex(name), c.Mutex(name, redislock.WithFencing())
+		require.Nil(t, outer.FromContext(t.Context()))
+		require.NoError(t, outer.Do(t.Context(), func(ctx context.Context) error {
+			l := outer.FromContext(ctx)
+			require.True(t, l.Valid())
+			require.Nil(t, inner.FromContext(ctx))
+			require.Nil(t, c.MultiMutex([]string{name}).FromContext(ctx))
+			return inner.Do(ctx, func(ctx context.Context) error {
+				require.Same(t, l, outer.FromContext(ctx))
+				require.Positive(t, inner.FromContext(ctx).Token())
+				return nil
+			})
+		}))
+	})
+
 	t.Run("locks on all servers, excludes others, and unlocks on all", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)

@@ -8,7 +8,7 @@ import (
 )
 
 // Do calls f while it holds n permits, 0 to MaxGrant; for 0 it calls f at once. The context of f ends with ctx, or
-// when the permits are lost: then its cause matches ErrLost, and f should return. FromContext returns its Grant, for
+// when the permits are lost: then its cause matches ErrLost, and f should return. FromContext returns the Grant, for
 // Valid and Token. The permits are released when f returns, panics or ends its goroutine, also if ctx has ended. A
 // panic goes on to the caller.
 //
@@ -31,8 +31,19 @@ func (s *Semaphore) Do(ctx context.Context, n int64, f func(context.Context) err
 	})
 }
 
-// FromContext returns the Grant of the semaphore with the given name whose Do or Context made ctx or an
-// ancestor of ctx; the innermost if there are several. So a function deep in the call stack can get the fencing
-// token of the grant. The Grant may be lost or released by now; see Grant.Valid. FromContext returns nil if there is
-// no such Grant. A nil Grant is not held.
-func FromContext(ctx context.Context, name string) *Grant { return hold.From[Grant](ctx, name) }
+// FromContext returns the Grant of this Semaphore whose Do or Context made ctx or an ancestor of ctx; the innermost if
+// there are several. So a function deep in the call stack can get the fencing token of the grant. The name decides: a
+// Grant of another value of this name, of whatever options or Client, is one of this Semaphore. A FairSemaphore of the
+// name is another semaphore.
+//
+// FromContext returns nil if ctx has no such Grant, as outside of Do. A nil Grant is not held, and its Token is 0,
+// which is none. The Grant may be lost or released by now; see Grant.Valid. FromContext does not block, and does not
+// talk to Redis.
+func (s *Semaphore) FromContext(ctx context.Context) *Grant {
+	return hold.From[Grant](ctx, contextName(s.name, s.fair))
+}
+
+// contextName returns the name under which a context has a Grant.
+func contextName(name string, fair bool) hold.Name {
+	return hold.Name{Sort: string(kindOf(fair)), Name: name}
+}

@@ -26,9 +26,12 @@ func TestSemaphore_Do(t *testing.T) {
 		t.Run("holds the permits while f runs, and returns the error of f", func(t *testing.T) {
 			require.ErrorIs(t, l.Do(t.Context(), 2, func(ctx context.Context) error {
 				requireTotal(t, l, 1, 2)
-				require.Len(t, semaphore.FromContext(ctx, name).IDs(), 2)
-				require.Positive(t, semaphore.FromContext(ctx, name).Token())
-				require.Nil(t, semaphore.FromContext(ctx, "another"))
+				require.Len(t, l.FromContext(ctx).IDs(), 2)
+				require.Positive(t, l.FromContext(ctx).Token())
+				require.Same(t, l.FromContext(ctx), k.newSemaphore(c, name, 0).FromContext(ctx), "the name decides")
+				require.Nil(t, k.newSemaphore(c, "another", 0).FromContext(ctx))
+				plain, fair := c.Semaphore(name, 0).FromContext(ctx), c.FairSemaphore(name, 0).FromContext(ctx)
+				require.NotEqual(t, plain.Valid(), fair.Valid(), "they are two semaphores")
 				return failed
 			}), failed)
 			requireTotal(t, l, 3, 0)
@@ -47,12 +50,12 @@ func TestSemaphore_Do(t *testing.T) {
 		t.Run("a loss ends the context of f, and is an error of Do", func(t *testing.T) {
 			for _, returned := range []error{nil, failed} {
 				err := l.Do(t.Context(), 1, func(ctx context.Context) error {
-					g := semaphore.FromContext(ctx, name)
+					g := l.FromContext(ctx)
 					require.NoError(t, l.Release(t.Context(), g.IDs()...))
 					require.ErrorIs(t, g.Extend(ctx, time.Minute), semaphore.ErrLost)
 					<-ctx.Done()
 					require.ErrorIs(t, context.Cause(ctx), semaphore.ErrLost)
-					require.False(t, semaphore.FromContext(ctx, name).Valid())
+					require.False(t, l.FromContext(ctx).Valid())
 					return returned
 				})
 				require.ErrorIs(t, err, semaphore.ErrLost)
@@ -65,8 +68,9 @@ func TestSemaphore_Do(t *testing.T) {
 		t.Run("f may release them", func(t *testing.T) {
 			var log bytes.Buffer
 			c := newClient(t, rdb, semaphore.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-			require.NoError(t, k.newSemaphore(c, name, 0).Do(t.Context(), 1, func(ctx context.Context) error {
-				return semaphore.FromContext(ctx, name).Release(ctx)
+			s := k.newSemaphore(c, name, 0)
+			require.NoError(t, s.Do(t.Context(), 1, func(ctx context.Context) error {
+				return s.FromContext(ctx).Release(ctx)
 			}))
 			require.Empty(t, log.String())
 		})
@@ -82,15 +86,15 @@ func TestSemaphore_Do(t *testing.T) {
 		})
 		t.Run("no permits", func(t *testing.T) {
 			require.NoError(t, l.Do(t.Context(), 0, func(ctx context.Context) error {
-				require.True(t, semaphore.FromContext(ctx, name).Valid())
+				require.True(t, l.FromContext(ctx).Valid())
 				return nil
 			}))
 		})
 		t.Run("the innermost grant of a name counts", func(t *testing.T) {
 			require.NoError(t, l.Do(t.Context(), 1, func(ctx context.Context) error {
-				outer := semaphore.FromContext(ctx, name)
+				outer := l.FromContext(ctx)
 				return l.Do(ctx, 1, func(ctx context.Context) error {
-					require.NotSame(t, outer, semaphore.FromContext(ctx, name))
+					require.NotSame(t, outer, l.FromContext(ctx))
 					require.True(t, outer.Valid())
 					return nil
 				})
@@ -143,7 +147,8 @@ func TestSemaphore_DoLogsAReleaseThatIsNotConfirmed(t *testing.T) {
 
 func TestFromContext_WithoutAGrant(t *testing.T) {
 	t.Parallel()
-	none := semaphore.FromContext(t.Context(), "exports")
+	c, _, name := newSharedClient(t)
+	none := c.Semaphore(name, 0).FromContext(t.Context())
 	require.Nil(t, none)
 	require.Zero(t, none.Token())
 	require.ErrorIs(t, none.Err(), semaphore.ErrNotHeld)

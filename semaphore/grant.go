@@ -52,8 +52,11 @@ func (g *Grant) IDs() []string {
 // Token returns the fencing token: a number that is greater for each later grant of the semaphore, even after
 // Redis has lost its data, as long as the clock of Redis does not go back. A resource that refuses tokens
 // below the greatest it has seen fences off a holder that was frozen. If several grants may be held at once,
-// compare only the tokens of grants that write the same data: an earlier grant may still be valid. The token
-// of a grant of no permits is 0.
+// compare only the tokens of grants that write the same data: an earlier grant may still be valid.
+//
+// The token of a grant of no permits is 0, and so is that of a nil or zero Grant, as FromContext returns for a context
+// of another semaphore. A resource must refuse 0 as well: as long as it has seen no token, a condition such as
+// token <= $1 accepts it.
 func (g *Grant) Token() int64 {
 	if g.isZero() {
 		return 0
@@ -82,17 +85,17 @@ func (g *Grant) Valid() bool { return g.hold().Valid() }
 func (g *Grant) Deadline() time.Time { return g.hold().Deadline() }
 
 // Context returns a context that ends with parent or with the grant, whichever ends first. If it is the
-// grant, context.Cause returns Err. FromContext returns the grant of it. The context needs no cancel function:
-// it is freed with the grant or with parent. Context panics with a *cogwheel.InvalidError if parent is nil.
+// grant, context.Cause returns Err. Semaphore.FromContext returns the grant of it. The context needs no cancel
+// function: it is freed with the grant or with parent. Context panics with a *cogwheel.InvalidError if parent is nil.
 func (g *Grant) Context(parent context.Context) context.Context {
 	if parent == nil {
 		panic(argument.Nil("context"))
 	}
-	name := ""
-	if !g.isZero() {
-		name = g.held.name
+	ctx := g.hold().Context(parent)
+	if g.isZero() {
+		return ctx
 	}
-	return hold.With(g.hold().Context(parent), name, g)
+	return hold.With(ctx, contextName(g.held.name, g.held.fair), g)
 }
 
 // Extend makes the permits last for at least d from now, 1 ms to 365 days. It never shortens the lease, and

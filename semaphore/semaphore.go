@@ -237,7 +237,7 @@ func (s *Semaphore) newGrant(r *acquireRequest) (*Grant, error) {
 
 // emptyGrant returns a grant of no permits.
 func (s *Semaphore) emptyGrant() *Grant {
-	return &Grant{held{client: s.client, name: s.name, unlimited: new(conventions.End)}}
+	return &Grant{held{client: s.client, name: s.name, fair: s.fair, unlimited: new(conventions.End)}}
 }
 
 // Release releases permits by their ids, as Grant.IDs and Redisson report them, for example on behalf of

@@ -60,21 +60,21 @@ type Elector struct {
 }
 
 // NewElector returns an Elector for the processes that pass the same name. It starts a goroutine that runs
-// redislock.Client.Lead until Close is called or locks is closed. If the leader dies, another process leads when its
+// redislock.Mutex.Lead until Close is called or locks is closed. If the leader dies, another process leads when its
 // lease has ended. NewElector panics if locks is nil, and with the *cogwheel.InvalidError of a bad name or option.
 func NewElector(locks *redislock.Client, name string, opts ...redislock.LockOption) *Elector {
 	check(locks, name, opts)
 	ctx, end := context.WithCancel(context.Background())
-	e := &Elector{end: end, ended: make(chan struct{})}
+	e, leader := &Elector{end: end, ended: make(chan struct{})}, locks.Mutex(name, opts...)
 	go func() {
 		defer close(e.ended)
 		// Lead logs what fails. After Close of the Client, IsLeader returns ErrNotLeader.
-		_ = locks.Lead(ctx, name, func(ctx context.Context) error {
-			e.lock.Store(redislock.FromContext(ctx, name))
+		_ = leader.Lead(ctx, func(ctx context.Context) error {
+			e.lock.Store(leader.FromContext(ctx))
 			defer e.lock.Store(nil)
 			<-ctx.Done()
 			return context.Cause(ctx)
-		}, opts...)
+		})
 	}()
 	return e
 }

@@ -66,9 +66,9 @@ func TestLead_OneProcessAtATime(t *testing.T) {
 		require.NoError(t, err)
 		second, err := redislock.New(secondClient, redislock.WithWheel(srv.Wheel()))
 		require.NoError(t, err)
-		go func() { _ = first.Lead(ctx, "leader", term("first")) }()
+		go func() { _ = first.Mutex("leader").Lead(ctx, term("first")) }()
 		srv.Advance(time.Minute)
-		go func() { _ = second.Lead(ctx, "leader", term("second")) }()
+		go func() { _ = second.Mutex("leader").Lead(ctx, term("second")) }()
 		srv.Advance(time.Hour)
 
 		srv.Isolate(firstClient) // its network is cut; it must stop before the second leads

@@ -39,12 +39,12 @@ func Charge(
 	ctx context.Context, locks *redislock.Client, db *sql.DB, order string,
 	charge func(ctx context.Context) error,
 ) error {
-	name := "order:" + order
-	return locks.Mutex(name, redislock.WithFencing()).Do(ctx, func(ctx context.Context) error {
+	step := locks.Mutex("order:"+order, redislock.WithFencing())
+	return step.Do(ctx, func(ctx context.Context) error {
 		if err := charge(ctx); err != nil { // with the order as its idempotency key
 			return err
 		}
-		token := redislock.FromContext(ctx, name).Token()
+		token := step.FromContext(ctx).Token()
 		recorded, err := db.ExecContext(ctx,
 			"UPDATE orders SET state = 'charged', token = $1 WHERE id = $2 AND token <= $1", token, order)
 		if err != nil {

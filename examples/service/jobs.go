@@ -88,8 +88,9 @@ func (j *jobs) stop(ctx, working context.Context) error {
 // lead waits until this process is the leader, and is the leader until ctx ends or the lock is lost. The status
 // of the lock in Redis shows the metadata. If the leader dies, another process follows within the lease.
 func (j *jobs) lead(ctx context.Context) {
-	err := j.locks.Lead(ctx, "service:leader", j.closeBooks, redislock.WithLease(10*time.Second),
+	leader := j.locks.Mutex("service:leader", redislock.WithLease(10*time.Second),
 		redislock.WithFencing(), redislock.WithMetadata("pid "+strconv.Itoa(os.Getpid())))
+	err := leader.Lead(ctx, j.closeBooks)
 	if ctx.Err() == nil {
 		j.logger.Error("not the leader", "error", err)
 	}

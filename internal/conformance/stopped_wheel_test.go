@@ -133,8 +133,8 @@ func doNothing(context.Context) error { return nil }
 var waits = map[string]func(ctx context.Context, l *onAWheel) error{
 	"wheel.Wheel.Sleep": func(ctx context.Context, l *onAWheel) error { return l.wheel.Sleep(ctx, time.Hour) },
 
-	"redislock.Client.Lead": func(ctx context.Context, l *onAWheel) error { return l.locks.Lead(ctx, l.mutex.Name(), doNothing) },
-	"redislock.Mutex.Lock":  func(ctx context.Context, l *onAWheel) error { return second(l.mutex.Lock(ctx)) },
+	"redislock.Mutex.Lead": func(ctx context.Context, l *onAWheel) error { return l.mutex.Lead(ctx, doNothing) },
+	"redislock.Mutex.Lock": func(ctx context.Context, l *onAWheel) error { return second(l.mutex.Lock(ctx)) },
 	"redislock.Mutex.Lock of an Owner": func(ctx context.Context, l *onAWheel) error {
 		return second(l.mutex.Lock(redislock.ContextWithOwner(ctx, &redislock.Owner{})))
 	},
@@ -220,13 +220,13 @@ var doNotWait = map[string]string{
 	"wheel.Wheel":           "Stop WithTimeout", // see TestWithTimeout_KeepsItsDeadlineWhileTheWheelStops
 	"renewal.Lease":         "Context",
 	"renewal.Renewer":       "Close",
-	"redislock":             "ContextWithOwner FromContext",
+	"redislock":             "ContextWithOwner",
 	"redislock.Client":      "Check Close",
 	"redislock.Lock":        "Context Extend Unlock",
-	"redislock.MultiMutex":  "TryLock",
-	"redislock.Mutex":       "ForceUnlock ForceUnlockHolder State TryLock",
+	"redislock.MultiMutex":  "FromContext TryLock",
+	"redislock.Mutex":       "ForceUnlock ForceUnlockHolder FromContext State TryLock",
 	"redislock.Quorum":      "Check Close",
-	"redislock.QuorumMutex": "TryLock",
+	"redislock.QuorumMutex": "FromContext TryLock",
 	"redislock.RWMutex":     "Downgrade TryLock TryRLock",
 	"delay.Client":          "Check Close",
 	"delay.Queue": "Cancel DeleteFailed FailedTasks Pause PendingTasks Reschedule Resume RetryFailed Schedule ScheduleAll " +
@@ -237,11 +237,11 @@ var doNotWait = map[string]string{
 	"ratelimit.Limiter": "Allow AllowN AllowUpTo Peek Reserve Reset TryReserve",
 	"ratelimit.StoredLimiter": "Allow AllowN AllowUpTo Config Delete Peek Reserve Return SetRate TryReserve TrySetRate " +
 		"UpdateRate",
-	"ratelimit.Reservation":       "Cancel Settle",
-	"semaphore":                   "FromContext",
-	"semaphore.Client":            "Check Close",
-	"semaphore.Grant":             "Context Extend Release",
-	"semaphore.Semaphore":         "AddPermits Available Delete Release SetPermits State TryAcquire TrySetPermits UpdateLease",
+	"ratelimit.Reservation": "Cancel Settle",
+	"semaphore.Client":      "Check Close",
+	"semaphore.Grant":       "Context Extend Release",
+	"semaphore.Semaphore": "AddPermits Available Delete FromContext Release SetPermits State TryAcquire " +
+		"TrySetPermits UpdateLease",
 	"semaphore.CountingSemaphore": "AddPermits Available Delete Drain Release ReleaseIfExists TryAcquire TrySetPermits",
 }
 

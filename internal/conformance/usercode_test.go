@@ -759,7 +759,7 @@ func does(u *userCode) {
 	for what, do := range map[string]func(){
 		"Mutex":      func() { _ = l.locks.Mutex(u.name).Do(u.Context(), f) },
 		"MultiMutex": func() { _ = l.locks.MultiMutex([]string{u.name, u.name + ":2"}).Do(u.Context(), f) },
-		"Lead":       func() { _ = l.locks.Lead(u.Context(), u.name, f) },
+		"Lead":       func() { _ = l.locks.Mutex(u.name).Lead(u.Context(), f) },
 		"Semaphore":  func() { _ = s.Do(u.Context(), 3, f) },
 	} {
 		panicked, exited := u.ends(do)

@@ -23,7 +23,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Code blocks of README.md and docs/operations.md are the bodies of the readme functions. This test runs them.
+// Code blocks of README.md, docs/operations.md and docs/recipes.md are the bodies of the readme functions. This test runs them.
 func TestREADME_CodeRuns(t *testing.T) {
 	ctx := t.Context()
 	rdb := redistest.Start(t).Client(t)
@@ -55,6 +55,12 @@ func TestREADME_CodeRuns(t *testing.T) {
 	defer pool.Close()
 	require.NoError(t, readmeTransaction(ctx, locks, pool))
 	require.Equal(t, "commit", <-db.ended)
+	term, end := context.WithCancel(ctx)
+	err = readmeLeader(term, locks, func(ctx context.Context) error {
+		end()
+		return ctx.Err()
+	})
+	require.ErrorIs(t, err, context.Canceled)
 	require.NoError(t, readmeCheck(ctx, locks, slog.New(slog.DiscardHandler)))
 	require.Equal(t, []string{"app:stock:42", "app:api:{user-7}"}, readmePrefix(locks, limits))
 	require.NoError(t, readmeOptions().Close())
@@ -191,9 +197,16 @@ func readmeToken(ctx context.Context, rdb redis.UniversalClient) error {
 	}
 	defer locks.Close(ctx)
 
-	return locks.Mutex("ledger", redislock.WithFencing()).Do(ctx, func(ctx context.Context) error {
-		return post(ctx, redislock.FromContext(ctx, "ledger").Token())
+	ledger := locks.Mutex("ledger", redislock.WithFencing())
+	return ledger.Do(ctx, func(ctx context.Context) error {
+		return post(ctx, ledger.FromContext(ctx).Token())
 	})
+}
+
+func readmeLeader(ctx context.Context, locks *redislock.Client, work func(context.Context) error) error {
+	leader := locks.Mutex("orders:leader", redislock.WithLease(10*time.Second))
+	err := leader.Lead(ctx, work)
+	return err
 }
 
 func readmeRatelimit(ctx context.Context, limits *ratelimit.Client) error {

@@ -223,16 +223,19 @@ func AwaitRelease(ctx context.Context, w *wheel.Wheel, wait func(end <-chan stru
 	return wait(over)
 }
 
+// Name is under what a context has the handle of a hold. Names of different sorts are those of different objects.
+type Name struct{ Sort, Name string }
+
 // handleOf is the key under which a context has the handle of the hold of that name.
-type handleOf[T any] string
+type handleOf[T any] Name
 
 // With returns a context that has the handle of a hold, such as a Lock, under the name of the hold.
-func With[T any](ctx context.Context, name string, handle *T) context.Context {
+func With[T any](ctx context.Context, name Name, handle *T) context.Context {
 	return context.WithValue(ctx, handleOf[T](name), handle)
 }
 
 // From returns the innermost handle that With has put into ctx under the name, or nil.
-func From[T any](ctx context.Context, name string) *T {
+func From[T any](ctx context.Context, name Name) *T {
 	handle, _ := ctx.Value(handleOf[T](name)).(*T)
 	return handle
 }

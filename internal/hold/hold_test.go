@@ -113,12 +113,15 @@ func TestFrom_ReturnsTheInnermostHandleOfTheName(t *testing.T) {
 	t.Parallel()
 	type one struct{ n int }
 	type other struct{ n int }
-	ctx := hold.With(t.Context(), "a", &one{1})
-	ctx = hold.With(hold.With(hold.With(ctx, "a", &one{2}), "b", &one{3}), "a", &other{4})
-	require.Equal(t, &one{2}, hold.From[one](ctx, "a"))
-	require.Equal(t, &one{3}, hold.From[one](ctx, "b"))
-	require.Equal(t, &other{4}, hold.From[other](ctx, "a"))
-	require.Nil(t, hold.From[other](ctx, "b"))
+	a, b, ofSort := hold.Name{Name: "a"}, hold.Name{Name: "b"}, hold.Name{Sort: "sort", Name: "a"}
+	ctx := hold.With(t.Context(), a, &one{1})
+	ctx = hold.With(hold.With(hold.With(ctx, a, &one{2}), b, &one{3}), a, &other{4})
+	ctx = hold.With(ctx, ofSort, &one{5})
+	require.Equal(t, &one{2}, hold.From[one](ctx, a))
+	require.Equal(t, &one{3}, hold.From[one](ctx, b))
+	require.Equal(t, &one{5}, hold.From[one](ctx, ofSort))
+	require.Equal(t, &other{4}, hold.From[other](ctx, a))
+	require.Nil(t, hold.From[other](ctx, b))
 }
 
 func TestClient_Do(t *testing.T) {
