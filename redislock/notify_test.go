@@ -307,6 +307,9 @@ func TestClient_ForgedMessages(t *testing.T) {
 // holderOf returns the id of the one hold of a lock.
 func holderOf(t testing.TB, rdb redis.UniversalClient, name string) string {
 	t.Helper()
+	if rdb.Type(t.Context(), name).Val() == "string" {
+		return rdb.Get(t.Context(), name).Val()
+	}
 	fields, err := rdb.HKeys(t.Context(), name).Result()
 	require.NoError(t, err)
 	fields = slices.DeleteFunc(fields, func(field string) bool { return field == "mode" })
