@@ -93,6 +93,7 @@ async function hold(id, name) {
   console.log("end", id, String(now()));
   const released = await ifHeld(locks.release(lock));
   if (!released && now() < ends) console.log("lost", id, "release");
+  if (setup.restMicros > 0) await pause(setup.restMicros / 1000);
 }
 
 async function loop(id, name) {
