@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -63,6 +64,8 @@ func newPeer(impl string, rdb *redis.Client) (peer, error) {
 	switch impl {
 	case "cogwheel":
 		return newCogwheel(rdb)
+	case "cogwheel-string":
+		return newCogwheel(rdb, redislock.WithStringKey())
 	case "bsm":
 		c := bsm.New(rdb)
 		options := &bsm.Options{RetryStrategy: bsm.LinearBackoff(retry)}
@@ -156,12 +159,12 @@ func watch(ctx context.Context, lease time.Duration, renew func()) {
 	}
 }
 
-func newCogwheel(rdb *redis.Client) (peer, error) {
+func newCogwheel(rdb *redis.Client, defaults ...redislock.LockOption) (peer, error) {
 	w, err := wheel.New()
 	if err != nil {
 		return peer{}, err
 	}
-	c, err := redislock.New(rdb, redislock.WithWheel(w))
+	c, err := redislock.New(rdb, redislock.WithWheel(w), redislock.WithLockDefaults(defaults...))
 	if err != nil {
 		return peer{}, err
 	}
@@ -256,7 +259,11 @@ func BenchmarkUncontended(b *testing.B) {
 	}
 	for _, n := range []int{1, 64} {
 		for _, ctx := range []string{"endless", "cancellable"} {
-			for _, impl := range append(impls, "rueidislock", "floor") {
+			others := []string{"rueidislock", "floor"}
+			if n == 1 {
+				others = append(others, "cogwheel-string") // cogwheel with the keys of bsm and redsync
+			}
+			for _, impl := range slices.Concat(impls, others) {
 				b.Run(fmt.Sprintf("goroutines=%d/ctx=%s/impl=%s", n, ctx, impl), func(b *testing.B) {
 					p, server := open(b, impl)
 					admin := server.Client(b)
