@@ -1,4 +1,4 @@
-package peers
+package peers_test
 
 import (
 	"bufio"
@@ -50,6 +50,7 @@ type worker struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
 	open  map[string]claim // only the reader uses it
+	ready chan struct{}    // closed when its loops begin
 
 	mu     sync.Mutex
 	killed instant // when it lived for the last time, or 0
@@ -81,7 +82,7 @@ func (f *fleet) launch(s setup) (*worker, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	w := &worker{setup: s, cmd: cmd, stdin: stdin, open: map[string]claim{}}
+	w := &worker{setup: s, cmd: cmd, stdin: stdin, open: map[string]claim{}, ready: make(chan struct{})}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.workers[w] = true
@@ -154,6 +155,7 @@ func (f *fleet) follow(w *worker, stdout io.Reader) (killed bool) {
 
 // read takes a line of a worker, and reports whether the worker wants to be killed.
 //
+//	ready                         its loops begin
 //	hold  loop name begin until   it has the lock from begin to until, or to an earlier end or death
 //	until loop until              it has extended the hold
 //	end   loop instant            it is about to release the hold
@@ -163,6 +165,8 @@ func (f *fleet) read(w *worker, line string) (doomed bool, err error) {
 	verb, rest, _ := strings.Cut(line, " ")
 	id, rest, _ := strings.Cut(rest, " ")
 	switch verb {
+	case "ready":
+		close(w.ready)
 	case "hold":
 		c := claim{library: w.setup.Library}
 		_, err = fmt.Sscan(rest, &c.name, &c.begin, &c.end)

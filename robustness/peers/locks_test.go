@@ -1,4 +1,4 @@
-package peers
+package peers_test
 
 import (
 	"context"
@@ -260,6 +260,9 @@ func sleep(ctx context.Context, d time.Duration) error {
 		return ctx.Err()
 	}
 }
+
+// slept reports whether the pause was not cut short.
+func slept(ctx context.Context, d time.Duration) bool { return sleep(ctx, d) == nil }
 
 // between returns a duration of min to max at random.
 func between(minimum, maximum time.Duration) time.Duration {

@@ -1,4 +1,4 @@
-package peers
+package peers_test
 
 import (
 	"math/rand/v2"
@@ -12,7 +12,7 @@ import (
 )
 
 // A service of six processes goes over from a peer to this library while it runs. At first all processes are of the
-// peer. Again and again one of them is told to end or is killed, and replaced: the later, the more likely by one of
+// peer. Again and again one of them is replaced, and told to end or killed: the later, the more likely by one of
 // this library, and at the end always. The names are never free for longer than a lease and a second.
 func TestProcesses_RollingMigration(t *testing.T) {
 	t.Parallel()
@@ -39,6 +39,11 @@ func TestProcesses_RollingMigration(t *testing.T) {
 				}
 				old := service[i%processes]
 				service[i%processes] = f.start(s.of(next))
+				select {
+				case <-service[i%processes].ready:
+				case <-redistest.Within(t, redistest.Patience).Done():
+					t.Fatal("a process of ", next, " does not begin")
+				}
 				if rand.IntN(4) == 0 {
 					old.kill()
 				} else {

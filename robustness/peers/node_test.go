@@ -1,4 +1,4 @@
-package peers
+package peers_test
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package peers
+package peers_test
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) {
 	redistest.Child(work)
-	redistest.Parallel(4)
+	redistest.Parallel(6)
 	redistest.Main(m)
 }
 
@@ -71,6 +71,10 @@ func work(string) (err error) {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		stop()
 	}()
+	if err := rdb.Ping(context.Background()).Err(); err != nil {
+		return err
+	}
+	fmt.Println("ready")
 	failures := make(chan error, len(s.Names)*s.Loops)
 	var running sync.WaitGroup
 	for i, name := range s.Names {
@@ -147,7 +151,7 @@ func (l *loop) hold(ctx context.Context) error {
 func (l *loop) extend(ctx context.Context, h holder, lease time.Duration, four bool) (ends instant, err error) {
 	ends = h.until()
 	for i := 0; !four || i < 4; i++ {
-		if sleep(ctx, lease/3) != nil {
+		if !slept(ctx, lease/3) {
 			return ends, nil
 		}
 		held, err := h.extend(ctx)

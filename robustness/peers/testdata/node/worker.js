@@ -100,8 +100,15 @@ async function loop(id, name) {
   while (!stopped) await hold(id, name);
 }
 
-const loops = [];
-for (const name of setup.names) {
-  for (let i = 0; i < setup.loops; i++) loops.push(loop(loops.length, name));
+async function work() {
+  await redis.ping();
+  console.log("ready");
+  const loops = [];
+  for (const name of setup.names) {
+    for (let i = 0; i < setup.loops; i++) loops.push(loop(loops.length, name));
+  }
+  await Promise.all(loops);
+  await redis.quit();
 }
-Promise.all(loops).then(() => redis.quit()).catch(fail);
+
+work().catch(fail);
