@@ -15,8 +15,8 @@ import (
 )
 
 // nodeModules installs node-redlock, in the versions of testdata/node/package-lock.json, and returns the directory.
-var nodeModules = sync.OnceValues(func() (dir string, err error) {
-	dir, err = os.MkdirTemp("", "peers-node")
+var nodeModules = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "peers-node")
 	if err != nil {
 		return "", err
 	}
