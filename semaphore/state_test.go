@@ -6,9 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel"
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
@@ -61,25 +63,62 @@ func TestSemaphore_State(t *testing.T) {
 	}
 }
 
-func TestSemaphore_StateShowsWaitersAndAtMostAThousandPermits(t *testing.T) {
+// Processes count, that of the holder included, and not their calls.
+func TestSemaphore_StateCountsTheProcessesThatWait(t *testing.T) {
+	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
+		holder, rdb, name := newSharedClient(t)
+		others := []*semaphore.Client{newClient(t, rdb), newClient(t, rdb)}
+		s := k.newSemaphore(holder, name, 1, semaphore.WithLease(safeLease))
+		waiting := func() int64 {
+			state, err := s.State(t.Context())
+			require.NoError(t, err)
+			return state.Waiting
+		}
+		grant := mustAcquire(t, s, 1)
+		require.Zero(t, waiting())
+		for i, c := range []*semaphore.Client{others[0], holder, others[1]} {
+			for range 3 {
+				k.newSemaphore(c, name, 0).AcquireFunc(t.Context(), 1, func(*semaphore.Grant, error) {})
+			}
+			poll(t, func() bool { return waiting() == int64(i+1) })
+		}
+		for i, c := range others {
+			require.NoError(t, c.Close(t.Context()))
+			poll(t, func() bool { return waiting() == int64(2-i) })
+		}
+		require.NoError(t, grant.Release(t.Context()))
+		poll(t, func() bool { return holder.Stats().Acquired == 2 })
+		poll(t, func() bool { return waiting() == 1 }) // its other calls
+	})
+}
+
+// A count of 0 would say that nobody waits.
+func TestSemaphore_StateDoesNotKnowWhoWaits(t *testing.T) {
+	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
+		server, name := redistest.Start(t), "permits"
+		user := server.User(t, "app", "~permits", "~{permits}:call:*", "~"+k.key(name, "[^w]*"), "&*", "+@all")
+		all, few := newClient(t, server.Client(t)), newClient(t, server.Client(t, user))
+		mustAcquire(t, k.newSemaphore(all, name, 1, semaphore.WithLease(safeLease)), 1)
+		k.newSemaphore(all, name, 0).AcquireFunc(t.Context(), 1, func(*semaphore.Grant, error) {})
+		k.awaitLine(t, server.Client(t), name, 1)
+		for c, want := range map[*semaphore.Client]int64{all: 1, few: -1} {
+			state, err := k.newSemaphore(c, name, 0).State(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, want, state.Waiting)
+			require.EqualValues(t, 1, state.Held)
+		}
+
+		ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": server.Addr()}})
+		t.Cleanup(func() { require.NoError(t, ring.Close()) })
+		state, err := k.newSemaphore(newClient(t, ring), "another", 0).State(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, k.name == fairKind.name, state.Waiting == 0, "only a FairSemaphore has a line there")
+	})
+}
+
+func TestSemaphore_StateShowsAtMostAThousandPermits(t *testing.T) {
 	t.Parallel()
 	c, rdb, name := newSharedClient(t)
-	s := c.FairSemaphore(name, 0)
-	require.NoError(t, s.SetPermits(t.Context(), 1))
-	grant, err := s.Acquire(t.Context(), 1)
-	require.NoError(t, err)
-	for _, process := range []*semaphore.Semaphore{s, newClient(t, rdb).FairSemaphore(name, 0)} {
-		for range 3 {
-			process.AcquireFunc(t.Context(), 1, func(*semaphore.Grant, error) {})
-		}
-	}
-	poll(t, func() bool {
-		state, err := s.State(t.Context())
-		require.NoError(t, err)
-		return state.Waiting == 2
-	})
-	require.NoError(t, grant.Release(t.Context()))
-
 	many := c.Semaphore(name+":many", 0)
 	for i := range 1200 {
 		score := float64(time.Now().Add(time.Hour).UnixMilli() + int64(i))

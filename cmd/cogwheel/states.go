@@ -135,7 +135,7 @@ func (t *tool) semaphore(ctx context.Context, kind string, seen traces) (object,
 			return err
 		}
 		found.Set, found.Free, found.Held, found.Token = s.IsSet, s.Free, &s.Held, s.Token
-		if kind == kindFairSem {
+		if kind == kindFairSem && s.Waiting >= 0 {
 			found.Waiting = &s.Waiting
 		}
 		for _, p := range s.Permits {

@@ -103,7 +103,7 @@ func emptyingScenarios(now int64) []scenario {
 		{scripts.PermitsRelease, "the last of one semaphore, and one that is not held", words(held), []string{"n", "l", "n", "l"}, []any{"PUBLISH", "c", 0, 0, idA, "PUBLISH", "c", 0, 0, idB}, nil},
 		{scripts.PermitState, "the last one has expired", words(over), []string{"n", "l"}, []any{"PUBLISH", "c"}, nil},
 		{scripts.PermitRenew, "held, of an idle one, all keys there", words(held + "\n PEXPIRE n 9000\n PEXPIRE l 9000"), []string{"l", "n"}, []any{"GT", 8_000, 300_000, 1, idA}, nil},
-		{scripts.PermitList, "all keys there", words(held + fence + "\n ZADD a 1 " + idB), []string{"n", "l", "f", "a"}, []any{1000}, nil},
+		{scripts.PermitList, "all keys there", words(held + fence + "\n ZADD n:waiting 1 a:1"), []string{"n", "l", "f"}, []any{1000, "c:n"}, nil},
 
 		{scripts.SemAcquire, "of an idle one, all keys there", counting, []string{"n", "p", "o"}, []any{7, 6, 60_000, "PUBLISH", "c", 8_000, "", 2}, nil},
 		{scripts.SemRelease, "of an idle one, all keys there", counting, []string{"n", "p", "o"}, []any{60_000, "PUBLISH", "c", 8_000, "", 7, 2, 0, 0}, nil},
@@ -543,7 +543,7 @@ func permitScenarios(now int64) []scenario {
 		{scripts.PermitEdit, "set, when some have expired", words(over), record, []any{"set", 5, "PUBLISH", "c", 60_000, 0}, nil},
 		{scripts.PermitState, "some have expired", words(over), keys, []any{"PUBLISH", "c"}, nil},
 		{scripts.PermitState, "held", words(held), keys, []any{"PUBLISH", "c"}, nil},
-		{scripts.PermitList, "some have expired", words(over), []string{"n", "l", "f", "a"}, []any{1000}, nil},
+		{scripts.PermitList, "some have expired", words(over), []string{"n", "l", "f"}, []any{1000, "c:n"}, nil},
 		{scripts.SemDelete, "plain", words(held), []string{"n", "r", "l"}, []any{"PUBLISH", "c", 60_000}, nil},
 	}
 }
@@ -580,6 +580,7 @@ func fairScenarios(now int64) []scenario {
 		{scripts.PermitRelease, "fair, some wait", words(held + line("a:1", "b:1")), []string{"n", "l"}, []any{"PUBLISH", "cogwheel_fair:n", 0, 0, idA}, nil},
 		{scripts.PermitRelease, "fair, more wait in the first", words(held + strings.ReplaceAll(line("a:1", "b:1"), ".001 a", ".501 a")), []string{"n", "l"}, []any{"PUBLISH", "cogwheel_fair:n", 0, 0, idA}, nil},
 		{scripts.PermitsAcquire, "fair, one waits", words("SET n 1" + line("b:1")), []string{"n", "l", "f", "n"}, comes, nil},
+		{scripts.PermitList, "fair, some wait", words(held + line("a:1", "b:1")), keys, []any{1000, "cogwheel_fair:n"}, nil},
 		{scripts.SemLeave, "fair, was first", words("SET n 1" + line("a:1", "b:1")), []string{"n"}, []any{"a:1", "PUBLISH", "cogwheel_fair:n"}, nil},
 		{scripts.SemDelete, "fair, some wait", words(held + line("a:1", "b:1")), []string{"n", "r", "l"}, []any{"PUBLISH", "cogwheel_fair:n", 60_000}, nil},
 	}
