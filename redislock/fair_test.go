@@ -143,17 +143,25 @@ func TestFairMutex_StateShowsTheQueue(t *testing.T) {
 	c, rdb, name := onSharedServer(t)
 	held := mustTryLock(t, c.FairMutex(name))
 	ctx, cancel := context.WithCancel(t.Context())
-	for i, text := range []string{"first", "a: b {7}"} {
-		c.FairMutex(name, redislock.WithMetadata(text)).LockFunc(ctx, func(*redislock.Lock, error) {})
+	for i, text := range []string{"first", "a: b {7}"} { // of two processes
+		newClient(t, rdb).FairMutex(name, redislock.WithMetadata(text)).LockFunc(ctx, func(*redislock.Lock, error) {})
 		poll(t, func() bool { return len(fairQueue(t, rdb, name)) == i+1 })
 	}
 	s, err := c.FairMutex(name).State(t.Context())
 	require.NoError(t, err)
 	ids := fairQueue(t, rdb, name)
 	require.Equal(t, []redislock.Waiter{{ID: ids[0], Metadata: "first"}, {ID: ids[1], Metadata: "a: b {7}"}}, s.Waiting)
-	s, err = c.Mutex(name).State(t.Context())
+
+	plain := c.Mutex(name + ":plain")
+	mustTryLock(t, plain)
+	for range 2 {
+		newClient(t, rdb).Mutex(plain.Name()).LockFunc(ctx, func(*redislock.Lock, error) {})
+	}
+	redistest.AwaitLine(t, rdb, scripts.SuffixName(plain.Name(), "waiting"), 2)
+	s, err = plain.State(t.Context())
 	require.NoError(t, err)
-	require.Empty(t, s.Waiting, "a Mutex has no queue")
+	require.True(t, s.Locked)
+	require.Nil(t, s.Waiting, "a Mutex does not say who waits")
 	cancel()
 	poll(t, func() bool { return len(fairQueue(t, rdb, name)) == 0 })
 	mustUnlock(t, held)

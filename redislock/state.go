@@ -25,7 +25,7 @@ type State struct {
 	Holders []Holder      // sorted by ID; several only for readers
 	TTL     time.Duration // time until the last hold ends unless it is renewed; negative: never, 0: not held
 	Token   int64         // the highest fencing token given out or reserved for hand-overs, 0 if none is known
-	Waiting []Waiter      // for a FairMutex, the first 1000 waiters of its queue in Redis; nil for other kinds
+	Waiting []Waiter      // for a FairMutex, its waiters in order; nil for other kinds, however many wait: see State
 }
 
 // Holder describes one hold of a lock in Redis.
@@ -103,6 +103,10 @@ func readFair(pipe redis.Pipeliner, name string) (note func(*State)) {
 // State returns the state of the lock in Redis. It blocks for one round trip, or while the cluster slot of the
 // lock migrates, at most until ctx ends. The state may be out of date when State returns: show it to people, do
 // not act on it.
+//
+// For a FairMutex, Waiting is the queue in Redis of the calls of Lock and LockFunc of all processes, at most the first
+// 1000: the index of a Waiter plus 1 is its place in the line. WithMetadata tells which Waiter is whose. For other
+// kinds Waiting is nil, which does not say that nobody waits; Client.Waits has the waits of this process.
 func (m *Mutex) State(ctx context.Context) (State, error) {
 	var note func(*State)
 	var pttl *redis.DurationCmd
