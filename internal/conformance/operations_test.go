@@ -87,6 +87,7 @@ func TestOperations_KeysAndChannels(t *testing.T) {
 	}
 	used := map[string][]string{
 		"Mutex":                          check(l.locks.Check(ctx, l.locks.Mutex(name, redislock.WithFencing()))),
+		"Mutex, WithStringKey":           {name},
 		"FairMutex":                      check(l.locks.Check(ctx, l.locks.FairMutex(name, redislock.WithFencing()))),
 		"RWMutex":                        check(l.locks.Check(ctx, l.locks.RWMutex(name, redislock.WithFencing()))),
 		"Semaphore":                      check(l.semaphores.Check(ctx, l.semaphores.Semaphore(name, 0))),
@@ -104,6 +105,8 @@ func TestOperations_KeysAndChannels(t *testing.T) {
 		},
 	}
 	require.Equal(t, used, documented(t))
+	withString := check(l.locks.Check(ctx, l.locks.Mutex(name, redislock.WithFencing(), redislock.WithStringKey())))
+	require.Equal(t, used["Mutex"], withString, "the other keys are those of Mutex")
 }
 
 // Every key that is in Redis while an object is in use is documented.
