@@ -58,8 +58,8 @@ type kind struct {
 	// asks from its place: acquire uses inLine, and the script replies {0, pttl, place, unheard}.
 	lines bool
 
-	// leaveLine takes a waiter of a name out of the line. The channel is that of the name. Nil for readers, who stay
-	// for the sake of those of other processes.
+	// leaveLine takes a waiter out of the line of a name; channel is the channel of the name. It is nil for readers:
+	// their one entry serves the readers of all processes.
 	leaveLine func(name, waiter string, verb any, channel string) scripts.Call
 
 	// exclusive means that one Lock at a time holds the lock, and that the process decides which of its waiters

@@ -35,7 +35,7 @@ var stringKind = &kind{
 		return scripts.StringLeave.Call([]string{name}, waiter, verb, channel)
 	},
 	renew: scripts.StringRenew,
-	view:  view{commands: nil, read: readString},
+	view:  view{read: readString},
 }
 
 // keptMark precedes the waiter for whom the key of a free string lock is kept.

@@ -271,9 +271,9 @@ type Refusal struct {
 	Granted int           // requests that were granted before it
 }
 
-// silentPoll returns the time until a waiter asks again for what is released in silence, or 0 if the poll decides. The
-// first in the line asks for all processes, about as often as others do that know only to try again, and the second in
-// case that the first has died.
+// silentPoll returns the time until a waiter asks again while the holder's release will tell nobody, or 0 if the poll
+// decides. The first waiter in the line asks for all processes, about as often as libraries that can only poll. The
+// second asks in case the first has died.
 func silentPoll(place int) time.Duration {
 	switch place {
 	case 1:

@@ -213,7 +213,7 @@ func (f *fleet) count(w *worker, more count) {
 	}
 }
 
-// kill kills the process, and reports whether this call has done it. What the process held it held at least until then.
+// kill kills the process, and reports whether this call did. The process kept its locks at least until the call.
 func (w *worker) kill() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -26,7 +26,7 @@ const (
 	node4Lib    = "node-redlock 4"
 	node5Lib    = "node-redlock 5"
 
-	// carelessLib is the control: redis-py's commands, but for a release that does not compare.
+	// carelessLib is the control: redis-py's commands with a release that does not compare.
 	carelessLib = "DEL without comparison"
 )
 
@@ -98,8 +98,8 @@ func (h cogwheelHold) release(ctx context.Context) (held bool, err error) {
 	return err == nil, except(err, redislock.ErrLost)
 }
 
-// bsmLocks are those of bsm/redislock. It does not say when the attempt began that took the lock, so its hold is as
-// long as it is told right after that.
+// bsmLocks takes locks with bsm/redislock. The library does not say when the successful attempt began, so a claim ends
+// after the TTL that the library reports right after the grant.
 type bsmLocks struct {
 	client *bsm.Client
 	pause  func() time.Duration
