@@ -104,3 +104,43 @@ func TestBreaker_OpensWhileThePoolIsExhausted(t *testing.T) {
 	require.NoError(t, held.Close())
 	redistest.Poll(t, func() bool { return second(k.Allow(t.Context(), name)) == nil })
 }
+
+// A waiter that came in an outage, so that its line has never asked, is served after it although the limit was changed
+// meanwhile.
+func TestWait_OutlastsAResetInAnOutage(t *testing.T) {
+	redistest.SkipIfShort(t)
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	c := newClient(t, rdb, ratelimit.WithBreaker(1, 10*time.Millisecond))
+	stored := c.StoredLimiter(redistest.Name(t))
+	require.NoError(t, stored.SetRate(t.Context(), ratelimit.PerHour(5)))
+	waits := map[string]func(context.Context) error{"stored": stored.Wait}
+	changes := map[string]func() error{}
+	for _, a := range shadowAlgorithms {
+		k := c.Limiter(a.String(), ratelimit.PerHour(5), ratelimit.WithAlgorithm(a))
+		waits[a.String()] = func(ctx context.Context) error { return k.WaitN(ctx, "key", 4) }
+		changes[a.String()] = func() error { return k.Reset(t.Context(), "key") }
+	}
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	redistest.Poll(t, func() bool {
+		require.ErrorIs(t, second(c.Limiter("k", ratelimit.PerHour(9)).Allow(t.Context(), "key")), ratelimit.ErrUnavailable)
+		return c.Stats().Down
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	ended := make(map[string]chan error)
+	for what, wait := range waits {
+		end := make(chan error, 1)
+		ended[what] = end
+		go func() { end <- wait(ctx) }()
+	}
+	redistest.Poll(t, func() bool { return c.Stats().Waiting == len(waits) })
+	for _, change := range changes {
+		require.NoError(t, change())
+	}
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	require.NoError(t, stored.SetRate(t.Context(), ratelimit.PerHour(6)))
+	for what, end := range ended {
+		require.NoError(t, <-end, what)
+	}
+}

@@ -80,9 +80,9 @@ func times(n int64, period time.Duration) time.Duration {
 	return time.Duration(n) * period
 }
 
-// Plus returns the sum of two times of 0 or more, or the greatest Duration.
+// Plus returns the sum of a time and one of 0 or more, at most the greatest Duration.
 func Plus(a, b time.Duration) time.Duration {
-	if b > math.MaxInt64-a {
+	if a > math.MaxInt64-b {
 		return math.MaxInt64
 	}
 	return a + b
