@@ -110,3 +110,20 @@ func TestBounds_FollowFromTheAlgorithms(t *testing.T) {
 		}
 	}
 }
+
+// A permit before those that were granted for later is judged by how much is taken then. When it would be free says
+// nothing: here only after all.
+func TestBucket_AllowsForWhatIsRounded(t *testing.T) {
+	t.Parallel()
+	limit := oracle.Limit{Rate: 100, Per: 100, Burst: 100}
+	for early, free := range map[int64][3]int64{0: {20, 50, 50}, 1: {20, 20, 50}, 2: {20, 20, 20}} {
+		b := &oracle.Bucket{Early: early}
+		b.Reset() // keeps Early
+		b.Grant(0, 60, limit)
+		b.Grant(50, 90, limit)
+		for n, at := range free {
+			got := b.Free(20, int64(n), limit)
+			require.Equal(t, at == 20, got == 20, "early %d, n %d: %d", early, n, got)
+		}
+	}
+}

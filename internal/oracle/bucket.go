@@ -5,6 +5,8 @@ import "slices"
 // Bucket is the generic cell rate algorithm: taken permits come back one by one. Permits may be taken for an instant
 // before that of others: then these must fit afterwards too.
 type Bucket struct {
+	Early int64 // nanoseconds of permits that may be taken beyond the burst: what an implementation rounds
+
 	back int64 // when all permits are back
 	uses []use // by instant, since all permits were back
 }
@@ -16,7 +18,7 @@ func (b *Bucket) Free(at, n int64, l Limit) int64 {
 	}
 	for range 2 + 2*len(b.uses) {
 		excess := b.excess(use{at, l.cost(n)}, l.cost(l.Burst))
-		if excess <= 0 {
+		if excess <= b.Early {
 			break
 		}
 		at += excess // nothing less helps
@@ -90,4 +92,4 @@ func (b *Bucket) GiveBack(_, granted, n int64, l Limit) {
 func (b *Bucket) Book(at, n int64, l Limit) { b.Grant(at, n, l) }
 
 // Reset implements Algorithm.
-func (b *Bucket) Reset() { *b = Bucket{} }
+func (b *Bucket) Reset() { *b = Bucket{Early: b.Early} }

@@ -93,10 +93,9 @@ type usedPlace struct {
 	at, left int64
 }
 
-func (b *exactBucket) reset() { *b = exactBucket{} }
+func (b *exactBucket) reset() { *b = exactBucket{Bucket: oracle.Bucket{Early: bucketRounding}} }
 
 func (b *exactBucket) follow(e *execution) (wrong string) {
-	const rounding = 20_000
 	d := e.decision
 	ns := func(us, parts int64) int64 { return us*1000 + parts*1000/d.arg(1) }
 	limit, now := oracle.Limit{Rate: 1, Per: 1, Burst: ns(d.arg(2), d.arg(3))}, d.now*1000
@@ -114,13 +113,13 @@ func (b *exactBucket) follow(e *execution) (wrong string) {
 		b.Book(now, debt*1000, limit)
 		most := limit
 		most.Burst += d.arg(len(d.args)) * 1000
-		if free := b.Free(now, 0, most); free > now+rounding {
+		if free := b.Free(now, 0, most); free > now {
 			wrong = fmt.Sprintf("charged a debt of %d us, %v too much", debt, time.Duration(free-now))
 		}
 	}
 	for _, p := range e.places() {
 		at, worth := max(now, p.to-limit.Burst), p.to-p.from
-		if free := b.Free(at, worth, limit); free > at+rounding {
+		if free := b.Free(at, worth, limit); free > at {
 			wrong = fmt.Sprintf("granted %d requests, %v too early", e.granted(), time.Duration(free-at))
 		}
 		b.Grant(at, worth, limit)

@@ -77,7 +77,7 @@ func (w *world) definition(kind string) (define func() oracle.Algorithm, roundin
 	case storedKind:
 		return func() oracle.Algorithm { return new(oracle.SlidingLog) }, windowRounding
 	}
-	return func() oracle.Algorithm { return new(oracle.Bucket) }, bucketRounding
+	return bucket, bucketRounding
 }
 
 func (w *world) judgeLimit(i int, o *Object) []check.Fault {
@@ -150,6 +150,10 @@ func (w *world) judgeLimit(i int, o *Object) []check.Fault {
 	return append(faults, judgeShares(byPolicy)...)
 }
 
+// bucket allows for what scripts round. A request for a place before others is judged by what it takes beyond the burst
+// then: how much later it would be free says nothing about that.
+func bucket() oracle.Algorithm { return &oracle.Bucket{Early: bucketRounding} }
+
 // shareOf is the part of a limit that a process has to itself.
 type shareOf struct {
 	process int
@@ -159,7 +163,6 @@ type shareOf struct {
 // judgeShares replays what a policy granted in each process.
 func judgeShares(byPolicy map[shareOf][]*check.Ask) (faults []check.Fault) {
 	for of, asks := range byPolicy {
-		bucket := func() oracle.Algorithm { return new(oracle.Bucket) }
 		for _, f := range check.Replay(bucket, asks, nil, nil, bucketRounding) {
 			f.Promise, f.Detail = "a share is kept", fmt.Sprintf("process %d: %s", of.process, f.Detail)
 			faults = append(faults, f)
