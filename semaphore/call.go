@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
@@ -108,21 +107,29 @@ const migrationPause = 100 * time.Millisecond
 
 // goOn decides what follows an attempt that has failed. Calls that wait go on through the migration of a slot, and
 // through an outage once Redis has found too few permits for one of them. A refused login is endured by those for which
-// it has, for as long as a lease lasts by default. goOn fails the other calls with err and returns them. again is the
-// pause before the next attempt.
+// it has, and by those that came after one of them, but before the login was refused: for as long as a lease lasts by
+// default. goOn fails the other calls with err and returns them. again is the pause before the next attempt.
 func goOn[T any](
 	c *Client, batch []*waitqueue.Waiter[T], of func(*T) *acquisition, r redisconn.Reply, err error,
 ) (failed []*waitqueue.Waiter[T], again time.Duration) {
 	migrating, login := redisconn.Migrating(r.Err()), redisconn.IsLoginRefused(r.Err())
-	wasRefused := func(w *waitqueue.Waiter[T]) bool { return w.Waits() && of(&w.Value).contended }
-	begun := slices.ContainsFunc(batch, wasRefused)
+	now := c.wheel.Now()
+	begun, until := false, now // those that came until then wait behind one that has begun
 	for _, w := range batch {
-		trouble := &of(&w.Value).trouble
+		a := of(&w.Value)
+		if since := a.trouble.Refused(); !since.IsZero() && since.Before(until) {
+			until = since
+		}
+		begun = begun || w.Waits() && (a.contended || !a.trouble.Refused().IsZero())
+	}
+	for _, w := range batch {
+		a := of(&w.Value)
+		goesOn := begun && (!login || a.contended || !c.monitor.clock.Time(a.began).After(until))
 		switch {
 		case migrating && w.Waits():
 			again = migrationPause
-		case w.Waits() && begun && (!login || wasRefused(w)) && trouble.Endures(r.Err(), c.wheel.Now(), DefaultLease):
-			again = max(again, trouble.Pause(c.poll/5, c.poll))
+		case w.Waits() && goesOn && a.trouble.Endures(r.Err(), now, DefaultLease):
+			again = max(again, a.trouble.Pause(c.poll/5, c.poll))
 		default:
 			w.Fail(err)
 			failed = append(failed, w)

@@ -10,6 +10,9 @@ type Endurance struct {
 	refused  time.Time // when the login was refused first; zero: not in this outage
 }
 
+// Refused returns when the login was refused first, or the zero Time if it is not refused now.
+func (e *Endurance) Refused() time.Time { return e.refused }
+
 // Answered records that the server has answered a call.
 func (e *Endurance) Answered() { *e = Endurance{} }
 

@@ -147,9 +147,6 @@ func (s *state) asked() (parts []string) {
 	return append(parts, s.name+":number", s.name+":tasks")
 }
 
-// limit is used up by one request.
-var limit = ratelimit.PerHour(1)
-
 func begin(t *testing.T, p, other *process) *state {
 	t.Helper()
 	ctx := t.Context()
@@ -171,13 +168,7 @@ func begin(t *testing.T, p, other *process) *state {
 		l, err := mutex(other, s.name).Lock(ctx)
 		require.NoError(t, err)
 		s.freeing = append(s.freeing, l.Unlock)
-		s.wait(kind+".Lock", func() error {
-			l, err := mutex(p, s.name).Lock(ctx)
-			if err != nil {
-				return err
-			}
-			return l.Unlock(ctx)
-		})
+		s.wait(kind+".Lock", s.locks(mutex))
 	}
 	s.wait("LockFunc", func() error {
 		ended := make(chan error, 1)
@@ -193,16 +184,13 @@ func begin(t *testing.T, p, other *process) *state {
 		g, err := of(other, s.name).Acquire(ctx, 1)
 		require.NoError(t, err)
 		s.freeing = append(s.freeing, g.Release)
-		s.wait(kind+".Acquire", func() error {
-			_, err := of(p, s.name).Acquire(ctx, 1)
-			return err
-		})
+		s.wait(kind+".Acquire", s.acquires(of))
 	}
 	_, err = s.number(other).TrySetPermits(ctx, 0)
 	require.NoError(t, err)
-	_, err = s.limiter(p).Allow(ctx, s.name)
+	_, err = s.limiter(p).AllowN(ctx, s.name, 2)
 	require.NoError(t, err)
-	s.wait("CountingSemaphore.Acquire", func() error { return s.number(p).Acquire(ctx, 1) })
+	s.wait("CountingSemaphore.Acquire", s.takes)
 	s.wait("Wait", func() error { return s.limiter(p).Wait(ctx, s.name) })
 	redistest.Poll(t, func() bool {
 		return p.locks.Stats().Contended == int64(len(mutexes)+1) &&
@@ -246,7 +234,55 @@ func (s *state) number(p *process) *semaphore.CountingSemaphore {
 }
 
 func (s *state) limiter(p *process) *ratelimit.Limiter {
-	return p.limits["closed"].Limiter("awaited", limit)
+	return p.limits["closed"].Limiter("awaited", ratelimit.PerHour(2))
+}
+
+// locks returns a function that waits for a lock and releases it.
+func (s *state) locks(mutex func(*process, string) *redislock.Mutex) func() error {
+	return func() error {
+		l, err := mutex(s.process, s.name).Lock(s.t.Context())
+		if err != nil {
+			return err
+		}
+		return l.Unlock(s.t.Context())
+	}
+}
+
+// acquires is locks for a Semaphore.
+func (s *state) acquires(of func(*process, string) *semaphore.Semaphore) func() error {
+	return func() error {
+		g, err := of(s.process, s.name).Acquire(s.t.Context(), 1)
+		if err != nil {
+			return err
+		}
+		return g.Release(s.t.Context())
+	}
+}
+
+// takes is locks for a CountingSemaphore.
+func (s *state) takes() error {
+	if err := s.number(s.process).Acquire(s.t.Context(), 1); err != nil {
+		return err
+	}
+	return s.number(s.process).Release(s.t.Context(), 1)
+}
+
+// waitBehind begins to wait behind those that wait already. No script asks for such a waiter at once.
+func (s *state) waitBehind() {
+	s.t.Helper()
+	locks, permits := s.process.locks.Stats().Waiting, s.process.semaphores.Stats().Waiting
+	for kind, mutex := range mutexes {
+		s.wait(kind+".Lock behind", s.locks(mutex))
+	}
+	for kind, of := range semaphores {
+		s.wait(kind+".Acquire behind", s.acquires(of))
+	}
+	s.wait("CountingSemaphore.Acquire behind", s.takes)
+	s.wait("Wait behind", func() error { return s.limiter(s.process).Wait(s.t.Context(), s.name) })
+	redistest.Poll(s.t, func() bool {
+		return s.process.locks.Stats().Waiting == locks+len(mutexes) &&
+			s.process.semaphores.Stats().Waiting == permits+len(semaphores)+1 && s.process.limits["closed"].Stats().Waiting == 2
+	})
 }
 
 func (s *state) wait(call string, f func() error) {

@@ -100,6 +100,7 @@ func TestLogin_APasswordIsRotated(t *testing.T) {
 			}()
 			redistest.Poll(t, func() bool { return p.locks.Stats().Contended == int64(len(mutexes)+2) })
 
+			s.waitBehind()
 			after := "new"
 			require.NoError(t, admin.ConfigSet(ctx, "requirepass", after).Err())
 			current.Store(&after)

@@ -378,7 +378,7 @@ func (j *Job) deliverToLineLocked(at algo.Reading) {
 			return
 		}
 		s.waitByPolicyLocked(err)
-	case redisconn.IsLoginRefused(err) && l.trouble.Endures(err, s.Keys.Wheel.Now(), loginPatience):
+	case redisconn.IsLoginRefused(err) && l.endures(err, s.Keys.Wheel.Now(), now):
 		l.failed(now + l.trouble.Pause(s.Keys.Breakers.Probe, maxLoginPause))
 		j.keepBackLocked(err)
 		l.finishSince(l.answered, at.Sent, now, err)

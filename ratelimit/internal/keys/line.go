@@ -400,6 +400,15 @@ func (l *Line) anew() { l.retryAt, l.changed = 0, true }
 // failed records that a look was not answered; the next look follows after a pause.
 func (l *Line) failed(retryAt time.Duration) { l.looking, l.retryAt = false, retryAt }
 
+// endures reports whether waiters that have begun go on after a refused login. Those that came before the first refusal
+// behind one that had begun have begun too: no look asked for them at once.
+func (l *Line) endures(err error, at time.Time, now time.Duration) bool {
+	if l.trouble.Refused().IsZero() && l.first != nil && l.first.Since <= l.answered {
+		l.answered = now
+	}
+	return l.trouble.Endures(err, at, loginPatience)
+}
+
 // giveBackLater defers the return of permits that could not be given back, each time for longer.
 func (l *Line) giveBackLater(now time.Duration) {
 	l.backPause = min(max(2*l.backPause, firstBackPause), longestBackPause)
