@@ -32,6 +32,7 @@ type acquisition struct {
 	request         *request
 	part            string       // the beginning of the ids of a part of a Quorum's hold, else ""
 	ambiguous       bool         // a copy of an earlier call with the same id may still be in flight
+	begun           bool         // an outage does not end the call, even before Redis has found the lock held
 	enqueuedInRedis bool         // Redis has request in its queue of waiters
 	contended       bool         // the hook Contended was called
 	refused         line.Refusal // the last one
@@ -129,13 +130,13 @@ func (c *Client) read(
 		return c.lines.Refused(key, head.refused), nil
 	// An outage or the migration of a slot does not end the wait. A reply that this process cannot use does:
 	// otherwise it would acquire the lock again and again.
-	case redisconn.Migrating(err), head.wasRefused() && errors.Is(err, ErrReplicas):
+	case redisconn.Migrating(err), head.refusal.Load() != nil && errors.Is(err, ErrReplicas):
 		return c.poll / 5, nil
-	case head.wasRefused() && head.endures(&r):
+	case head.hasBegun() && head.endures(&r):
 		c.monitor.repeated(err)
 		if redisconn.IsLoginRefused(err) { // for calls that begin it is an error
 			for _, w := range batch {
-				if !w.Value.wasRefused() {
+				if !w.Value.hasBegun() {
 					w.Fail(err)
 				}
 			}
@@ -148,8 +149,9 @@ func (c *Client) read(
 	return 0, err
 }
 
-// wasRefused reports whether Redis, or this process, has found the lock held for the acquisition.
-func (a *acquisition) wasRefused() bool { return a.refusal.Load() != nil }
+// hasBegun reports whether the call goes on through an outage: Redis, or this process, has found the lock held for
+// the acquisition, or an earlier part of the call was taken.
+func (a *acquisition) hasBegun() bool { return a.begun || a.refusal.Load() != nil }
 
 // endures reports whether an acquisition that waits goes on after a failed call.
 func (a *acquisition) endures(r *redisconn.Reply) bool {

@@ -58,19 +58,22 @@ func (m *MultiMutex) Err() error { return m.err }
 func (m *MultiMutex) Names() []string { return slices.Clone(m.names) }
 
 // Lock takes all parts, one after the other in the order of their names, and waits for each. It renews the
-// parts that it has while it waits. If a part cannot be taken, Lock releases the others and returns the error
-// of Mutex.Lock; if ctx has ended, it does so in the background.
+// parts that it has while it waits. Once it has the first part, it goes on through an outage, as Mutex.Lock does
+// when Redis has found the lock held. If a part cannot be taken, Lock releases the others and returns the error of
+// Mutex.Lock; if ctx has ended, it does so in the background.
 //
 // The Name of the Lock is the names, joined by commas. The Lock is lost as soon as one part is lost: Done is
 // closed, Err names the part, and the other parts are released an eighth of their lease later. Its Deadline is
 // the earliest Deadline of its parts.
-func (m *MultiMutex) Lock(ctx context.Context) (*Lock, error) { return m.lockAll(ctx, (*Mutex).lock) }
+func (m *MultiMutex) Lock(ctx context.Context) (*Lock, error) {
+	return m.lockAll(ctx, func(a *multiAcquisition) (part, error) { return a.next().lock(ctx, a.begun()) })
+}
 
 // TryLock takes all parts if they are free, and otherwise none: it takes one after the other, and releases
 // those that it has if one cannot be taken. The error is the error for that part. TryLock blocks for one round
 // trip for each name, and one for the release, at most until ctx ends.
 func (m *MultiMutex) TryLock(ctx context.Context) (*Lock, error) {
-	return m.lockAll(ctx, (*Mutex).tryLock)
+	return m.lockAll(ctx, func(a *multiAcquisition) (part, error) { return a.next().tryLock(ctx) })
 }
 
 // LockFunc is Lock without blocking, as Mutex.LockFunc is. If cancel ends the wait, the parts that were taken
@@ -86,7 +89,7 @@ func (m *MultiMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel
 	a := multiAcquisition{multi: m, unlock: unlockAll}
 	var next func()
 	next = func() {
-		a.next().lockFunc(ctx, func(p part, err error) {
+		a.next().lockFunc(ctx, a.begun(), func(p part, err error) {
 			l, more, err := a.add(ctx, p, err)
 			if more {
 				next()
@@ -112,13 +115,13 @@ func (m *MultiMutex) FromContext(ctx context.Context) *Lock {
 	return hold.From[Lock](ctx, hold.Name{Sort: several, Name: m.name()})
 }
 
-func (m *MultiMutex) lockAll(ctx context.Context, one func(*Mutex, context.Context) (part, error)) (*Lock, error) {
+func (m *MultiMutex) lockAll(ctx context.Context, one func(*multiAcquisition) (part, error)) (*Lock, error) {
 	if m.err != nil {
 		return nil, m.err
 	}
 	a := multiAcquisition{multi: m, unlock: leaveAll}
 	for {
-		p, err := one(a.next(), ctx)
+		p, err := one(&a)
 		if l, more, err := a.add(ctx, p, err); !more {
 			return l, err
 		}
@@ -138,6 +141,9 @@ type multiAcquisition struct {
 
 // next returns the part to take next.
 func (a *multiAcquisition) next() *Mutex { return a.multi.parts[len(a.parts)] }
+
+// begun reports whether Redis has answered the call: then an outage does not end it.
+func (a *multiAcquisition) begun() bool { return len(a.parts) > 0 || a.lost > 0 }
 
 // add records the result for a part, and reports whether there are more parts to take. If not, it returns the
 // result of the whole call. After an error it releases the parts that were taken, for which it blocks for a

@@ -3,10 +3,13 @@ package redislock_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel"
@@ -251,4 +254,59 @@ func TestMultiMutex_PartLostDuringAcquisition(t *testing.T) {
 		require.Error(t, part.Err(), "%s is still held", part.Name())
 		poll(t, func() bool { return rdb.Exists(t.Context(), part.Name()).Val() == 0 })
 	}
+}
+
+// loading is a hook that answers as a server does that loads its data, in place of commands about a name.
+type loading struct {
+	name string
+	left atomic.Int32 // commands to answer
+}
+
+func (l *loading) refuses(cmd redis.Cmder) bool {
+	if !strings.Contains(fmt.Sprint(cmd.Args()...), l.name) || l.left.Add(-1) < 0 {
+		return false
+	}
+	cmd.SetErr(refused("LOADING Redis is loading the dataset in memory"))
+	return true
+}
+
+func (l *loading) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (l *loading) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if l.refuses(cmd) {
+			return cmd.Err()
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (l *loading) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			if l.refuses(cmd) {
+				return cmd.Err()
+			}
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// A MultiMutex that has taken a part goes on through an outage; TryLock does not wait.
+func TestMultiMutex_GoesOnThroughAnOutageOnceItHasAPart(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Shared(t).Client(t, func(o *redis.Options) { o.MaxRetries = -1 })
+	name := redistest.Name(t)
+	outage := &loading{name: name + "2"}
+	rdb.AddHook(outage)
+	m := newClient(t, rdb, redislock.WithPoll(20*time.Millisecond)).MultiMutex([]string{name + "1", outage.name})
+	outage.left.Store(3)
+	mustUnlock(t, mustLock(t, m))
+	outage.left.Store(3)
+	calls, _ := startLockFunc(within(t, patience), m)
+	mustUnlock(t, (<-calls).mustHold(t))
+	outage.left.Store(3)
+	_, err := m.TryLock(t.Context())
+	require.ErrorContains(t, err, "LOADING")
+	require.EqualValues(t, 2, outage.left.Load())
 }

@@ -66,15 +66,15 @@ func (m *Mutex) tryLock(ctx context.Context) (part, error) {
 // queue is one of the first two, and at its poll (see WithPoll). A lock that is unlocked while callers in its queue
 // wait goes directly to the next of them, within the bounds of WithHandoff. All waiters of a lock share one wheel
 // entry and one subscription.
-func (m *Mutex) Lock(ctx context.Context) (*Lock, error) { return handleOf(m.lock(ctx)) }
+func (m *Mutex) Lock(ctx context.Context) (*Lock, error) { return handleOf(m.lock(ctx, false)) }
 
 // lock is Lock. It returns a *held, or an *entry for a context with an Owner.
-func (m *Mutex) lock(ctx context.Context) (part, error) {
+func (m *Mutex) lock(ctx context.Context, begun bool) (part, error) {
 	if reentered, err := m.enterOrReenter(ctx); reentered != nil || err != nil {
 		return reentered, err
 	}
 	defer m.client.gate.Leave()
-	a, key := m.enqueue(ctx)
+	a, key := m.enqueue(ctx, begun)
 	_, err := m.client.queues.Wait(ctx, key, a)
 	return m.finish(ctx, a, err)
 }
@@ -87,16 +87,16 @@ func (m *Mutex) lock(ctx context.Context) (part, error) {
 // is logged. LockFunc panics with a *cogwheel.InvalidError if f is nil.
 func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
 	argument.MustCall(f == nil)
-	return m.lockFunc(ctx, func(p part, err error) { f(handleOf(p, err)) })
+	return m.lockFunc(ctx, false, func(p part, err error) { f(handleOf(p, err)) })
 }
 
 // lockFunc is LockFunc.
-func (m *Mutex) lockFunc(ctx context.Context, f func(part, error)) (cancel func()) {
+func (m *Mutex) lockFunc(ctx context.Context, begun bool, f func(part, error)) (cancel func()) {
 	if reentered, err := m.enterOrReenter(ctx); reentered != nil || err != nil {
 		go m.client.monitor.callback(func() { f(reentered, err) })
 		return func() {}
 	}
-	a, key := m.enqueue(ctx)
+	a, key := m.enqueue(ctx, begun)
 	drop := m.client.queues.WaitFunc(ctx, key, a, func(_ *acquisition, err error) {
 		p, err := m.finish(ctx, a, err)
 		m.client.gate.Leave()

@@ -140,9 +140,10 @@ func (c *Client) newQueues() *waitqueue.Group[queueKey, *acquisition] {
 }
 
 // enqueue returns a new acquisition and the queue in which it must wait. The acquisition starts with the last
-// refusal of the head of the queue.
-func (m *Mutex) enqueue(ctx context.Context) (*acquisition, queueKey) {
+// refusal of the head of the queue. It goes on through an outage if its call has begun, whatever Redis finds.
+func (m *Mutex) enqueue(ctx context.Context, begun bool) (*acquisition, queueKey) {
 	a := m.newAcquisition(ctx, true)
+	a.begun = begun
 	key := m.queueKey(a.request)
 	if head, ok := m.client.queues.First(key); ok {
 		a.refusal.Store(head.refusal.Load())
