@@ -25,7 +25,7 @@ type server struct {
 	front *resp.Server // of redis, also when that is closed
 	start time.Time    // of the bubble
 
-	recording sync.Mutex // held while a script runs that is recorded: they run in the order of their stamps
+	recording sync.Mutex // held while a command runs that is judged: they run in the order of their stamps
 
 	mu       sync.Mutex
 	peers    map[*resp.Peer]*peer // clients; commands of scripts have peers of their own
@@ -134,7 +134,7 @@ func (s *server) before(p *resp.Peer, command string, args ...string) (done bool
 	}
 	_, recorded := s.recorded[p]
 	name := nameOf(command, args)
-	if outer && !recorded && (strings.HasPrefix(name, "rate_") || strings.HasPrefix(name, "delay_")) {
+	if outer && !recorded && judged(name) {
 		s.mu.Unlock()
 		s.record(p, client, command, args)
 		return true
@@ -232,7 +232,12 @@ func (s *server) outdate(link int) (outdated int) {
 	return outdated
 }
 
-// record has the server execute a script about a limit or a queue, for a peer that keeps the reply.
+// judged reports whether a command is about a limit or a queue, or ends one. Their order is that of their stamps.
+func judged(name string) bool {
+	return strings.HasPrefix(name, "rate_") || strings.HasPrefix(name, "delay_") || name == "del" || name == "unlink"
+}
+
+// record has the server execute such a command, for a peer that keeps the reply.
 func (s *server) record(p *resp.Peer, client *peer, command string, args []string) {
 	var reply bytes.Buffer
 	q := resp.NewPeer(bufio.NewWriter(&reply))
@@ -249,7 +254,7 @@ func (s *server) record(p *resp.Peer, client *peer, command string, args []strin
 		switch e := &s.executed[number]; {
 		case strings.HasPrefix(e.name, "delay_"):
 			e.task = taskScriptOf(args[2+len(e.keys):], reply.String())
-		case !strings.HasPrefix(e.name, "rate_set"):
+		case strings.HasPrefix(e.name, "rate_") && !strings.HasPrefix(e.name, "rate_set"):
 			e.decision = &decision{now: e.clock, args: args[2+len(e.keys):], reply: replyOf(reply.String())}
 		}
 	}
@@ -331,6 +336,8 @@ func (s *server) heal() {
 
 // lose makes the server forget its data.
 func (s *server) lose(at int64) {
+	s.recording.Lock()
+	defer s.recording.Unlock()
 	s.mu.Lock()
 	s.lost = append(s.lost, at)
 	s.executed = append(s.executed, execution{at: s.stamp(), name: "flushall"})
@@ -346,6 +353,8 @@ func (s *server) forgetScripts() {
 
 // step moves the server's clock.
 func (s *server) step(d time.Duration, at int64) {
+	s.recording.Lock()
+	defer s.recording.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ahead += d
