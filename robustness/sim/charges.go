@@ -138,9 +138,9 @@ func judgeDebts(kind string, asks []*check.Ask, about []execution, link int) (fa
 }
 
 // judgeCharges finds requests that a process granted although its scripts had not charged permits for them. A charge
-// may pay for a request if the process kept its permits until the call, and it was made before the return. It pays for
-// what was given back of it too. Which request it paid for is not known: the judge looks for a way in which the charges
-// pay for all.
+// may pay for a request if the process kept its permits until the call, and they could be used before the return. It
+// pays for what was given back of it too. Which request it paid for is not known: the judge looks for a way in which
+// the charges pay for all.
 func judgeCharges(
 	kind string, asks []*check.Ask, charges []charge, given []part, kept, rounding int64,
 ) (faults []check.Fault) {
@@ -168,7 +168,7 @@ func judgeCharges(
 			if kind == windowKind || kind == slidingKind { // each use of what is kept lets the rest be kept for longer
 				since -= int64(a.Limit.Per)
 			}
-			if c.of(kind, a.Limit) && c.at >= since && from <= a.Return+rounding {
+			if c.of(kind, a.Limit) && from >= since && from <= a.Return+rounding {
 				may = append(may, i)
 			}
 		}
