@@ -76,6 +76,7 @@ func FuzzOptions(f *testing.F) {
 		othersInRange := lockInRange && which%7 != 6 // they refuse a minimum
 		for _, err := range []error{
 			c.FairMutex(text, lock...).Err(), rw.Err(), c.MultiMutex([]string{text}, lock...).Err(),
+			c.Mutex(text, append(lock, redislock.WithStringKey())...).Err(),
 		} {
 			require.NoError(t, redistest.CheckRefusal(err, othersInRange))
 		}

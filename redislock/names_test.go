@@ -49,6 +49,9 @@ func TestWaiters_SubscribeUnderAnyName(t *testing.T) {
 		"fair": func(name string) (*redislock.Mutex, string) {
 			return c.FairMutex(name, redislock.WithMetadata("a b")), scripts.LockChannel(name) + ":"
 		},
+		"string": func(name string) (*redislock.Mutex, string) {
+			return c.Mutex(name, redislock.WithStringKey()), scripts.LockChannel(name)
+		},
 		"read": func(name string) (*redislock.Mutex, string) {
 			return c.RWMutex(name).Reader(), scripts.RWChannel(name)
 		},

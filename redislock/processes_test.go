@@ -39,7 +39,7 @@ func TestProcesses_LocksLoseNoUpdate(t *testing.T) {
 		return n
 	}
 	onEachDeployment(t, func(t *testing.T, dep *deployment) {
-		for _, kind := range []string{"plain", "fair", "write"} {
+		for _, kind := range []string{"plain", "string", "fair", "write"} {
 			t.Run(kind+": no update is lost", func(t *testing.T) {
 				t.Parallel()
 				require.Equal(t, processes*times, count(t, dep, roleCount, kind))
@@ -62,7 +62,7 @@ func TestProcesses_KilledHolderIsSucceededWhenItsLeaseEnds(t *testing.T) {
 	t.Parallel()
 	onEachDeployment(t, func(t *testing.T, dep *deployment) {
 		for _, kinds := range [][2]string{
-			{"plain", "plain"}, {"fair", "fair"}, {"write", "read"}, {"read", "write"},
+			{"plain", "plain"}, {"string", "string"}, {"fair", "fair"}, {"write", "read"}, {"read", "write"},
 		} {
 			t.Run(kinds[1]+" after "+kinds[0], func(t *testing.T) {
 				t.Parallel()
