@@ -15,14 +15,16 @@
 //   - A lost reply, a script that go-redis sends twice, a cancelled wait and a killed client can only reduce
 //     the permits that are granted. If Redis loses the state of a key, as in a failover, the key may be granted
 //     one burst more.
-//   - The waiters of one process are served in order. A waiter does not wait for permits that cannot come
-//     before its deadline.
+//   - The waiters of one process are served in order. With GCRA those for the same number of permits are, also
+//     those of several processes, as far as a process reserves: one place, and more within 100 ms. A waiter does not
+//     wait for permits that cannot come before its deadline.
 //   - While Redis is down a [Policy] decides: after the timeout of [WithTimeout], and then at the speed of
 //     memory. The bounds above do not count its grants.
 //   - A request of an [All] is charged to every limit or to none.
 //   - No two pairs of a Limiter's prefix and key share a count, whatever bytes clients choose.
 //
-// It does not promise an order among waiters of different processes.
+// With FixedWindow, SlidingWindow and a StoredLimiter it does not promise an order among waiters of different
+// processes.
 //
 // # Cost
 //

@@ -142,10 +142,13 @@ func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
 //     because there the second one does nothing.
 //
 // No policy decides. The errors are a *cogwheel.InvalidError for a nil ctx, a negative number, or more or fewer numbers
-// than there are limits, which settles nothing; a *DebtError; and errors that match ErrUnavailable, ErrMisconfigured,
+// than there are limits, which settles nothing, so that the estimate stays charged; a *DebtError; and errors that match ErrUnavailable, ErrMisconfigured,
 // ErrWrongKind, ErrClosed, the error of ctx, or, for the debt of a StoredLimiter without a limit, ErrNotSet. The
 // context of an HTTP or gRPC request may have ended by then: use context.WithoutCancel.
 func (r *Reservation) Settle(ctx context.Context, used ...int64) error {
+	if r != nil {
+		r.used.Store(true) // a deferred Cancel must not give back what a refused call was to settle
+	}
 	if ctx == nil {
 		return argument.Nil("context")
 	}
@@ -160,7 +163,6 @@ func (r *Reservation) Settle(ctx context.Context, used ...int64) error {
 	if n := len(r.charges); len(used) != n {
 		return argument.Error("used", used, fmt.Sprintf("must have %d values: one for each limit", n))
 	}
-	r.used.Store(true)
 	_, err := r.settle(ctx, "settle", used)
 	return err
 }

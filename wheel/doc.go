@@ -9,9 +9,9 @@
 //     error that matches [ErrStopped].
 //   - An entry never fires before its deadline, and at most one tick after it, provided that processors are
 //     free and the executor has a free goroutine. [Goroutines], the default executor, always has one. In a tick
-//     with at most 16 entries each fires at its deadline, as with time.AfterFunc. In a tick with more the
-//     wheel does not wake for each: they fire when it is awake for others, and at the latest when the tick ends.
-//     In a tick of more than 10 ms it wakes about every 10 ms.
+//     with at most 16 entries in each of the wheel's shards, each fires at its deadline, as with time.AfterFunc.
+//     In a tick with more the wheel does not wake for each: they fire when it is awake for others, and at the
+//     latest when the tick ends. In a tick of more than 10 ms it wakes about every 10 ms.
 //   - If [Timer.Stop] returns true, the callback will not run. An entry that is due and waits for its turn can
 //     still be stopped, until its callback is about to begin.
 //   - A callback that panics is reported and harms no other callback. With Goroutines a callback that blocks
