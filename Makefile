@@ -118,7 +118,7 @@ $(LINT):
 api:
 	UPDATE_API=1 go test -count=1 -run TestAPI_IsTheOneOfTheList ./internal/docscheck
 
-## outside: builds the programs of README and docs in a module outside of the repository, as a user would.
+## outside: builds the examples in a module outside of the repository, as a user would.
 outside:
 	@.ci/build-outside
 

@@ -9,5 +9,5 @@
 //   - renewal: the watchdog of the locks, for leases of any server
 //   - cogwheeltest: an embedded server for tests, in a module of its own
 //
-// README.md has a quick start for each, and docs/recipes.md has functions to copy.
+// The page of each package in docs begins with an example, and docs/recipes.md has functions to copy.
 package cogwheel

@@ -8,7 +8,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The README shows this output.
 func Example() {
 	main()
 	// Output:

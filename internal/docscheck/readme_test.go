@@ -14,25 +14,21 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
-	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/semaphore"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Code blocks of README.md, docs/operations.md and docs/recipes.md are the bodies of the readme functions. This test runs them.
+// Code blocks of README.md and of pages in docs are the bodies of the readme functions. This test runs them.
 func TestREADME_CodeRuns(t *testing.T) {
 	ctx := t.Context()
 	rdb := redistest.Start(t).Client(t)
 	did = nil
 	require.NoError(t, readmeClient())
 	require.NoError(t, readmeWheel(ctx))
-	require.NoError(t, readmeTyped(ctx))
 	require.NoError(t, readmeRedislock(ctx, rdb))
-	require.NoError(t, readmeToken(ctx, rdb))
 	limits, err := ratelimit.New(rdb)
 	require.NoError(t, err)
 	defer limits.Close(ctx)
@@ -41,12 +37,6 @@ func TestREADME_CodeRuns(t *testing.T) {
 	require.NoError(t, err)
 	defer semaphores.Close(ctx)
 	require.NoError(t, readmeSemaphore(ctx, semaphores))
-	delays, err := delay.New(rdb)
-	require.NoError(t, err)
-	defer delays.Close(ctx)
-	require.NoError(t, readmeDelay(ctx, delays))
-	require.NoError(t, readmeServe(ctx, delays.Queue("orders")))
-	require.NoError(t, readmeRenewal(ctx))
 	locks, err := redislock.New(rdb)
 	require.NoError(t, err)
 	defer locks.Close(ctx)
@@ -64,7 +54,7 @@ func TestREADME_CodeRuns(t *testing.T) {
 	require.NoError(t, readmeCheck(ctx, locks, slog.New(slog.DiscardHandler)))
 	require.Equal(t, []string{"app:stock:42", "app:api:{user-7}"}, readmePrefix(locks, limits))
 	require.NoError(t, readmeOptions().Close())
-	require.Equal(t, []string{"restock", "post", "serve", "serve", "order-8", "serve"}, did)
+	require.Equal(t, []string{"restock", "serve", "serve"}, did)
 }
 
 // The lock is lost after the write and before the commit.
@@ -143,21 +133,6 @@ func readmeWheel(ctx context.Context) error {
 	return err
 }
 
-func readmeTyped(ctx context.Context) error {
-	timeouts, err := wheel.NewTyped(func(request uint32) { fmt.Println("no answer:", request) })
-	if err != nil {
-		return err
-	}
-	if _, err := timeouts.Add(7, 30*time.Second); err != nil {
-		return err
-	}
-	left, err := timeouts.Stop(ctx) // []wheel.UnprocessedValue[uint32]: request 7, and the time that was left
-	if err == nil && (len(left) != 1 || left[0].Value != 7) {
-		return fmt.Errorf("left: %v", left)
-	}
-	return err
-}
-
 func readmeTransaction(ctx context.Context, locks *redislock.Client, db *sql.DB) error {
 	err := locks.Mutex("ledger").Do(ctx, func(ctx context.Context) error { // ctx ends before the lease does
 		tx, err := db.BeginTx(ctx, nil)
@@ -190,19 +165,6 @@ func readmeRedislock(ctx context.Context, rdb redis.UniversalClient) error {
 	return err
 }
 
-func readmeToken(ctx context.Context, rdb redis.UniversalClient) error {
-	locks, err := redislock.New(rdb)
-	if err != nil {
-		return err
-	}
-	defer locks.Close(ctx)
-
-	ledger := locks.Mutex("ledger", redislock.WithFencing())
-	return ledger.Do(ctx, func(ctx context.Context) error {
-		return post(ctx, ledger.FromContext(ctx).Token())
-	})
-}
-
 func readmeLeader(ctx context.Context, locks *redislock.Client, work func(context.Context) error) error {
 	leader := locks.Mutex("orders:leader", redislock.WithLease(10*time.Second))
 	err := leader.Lead(ctx, work)
@@ -225,49 +187,6 @@ func readmeSemaphore(ctx context.Context, semaphores *semaphore.Client) error {
 	return exports.Do(ctx, 1, func(ctx context.Context) error {
 		return serve(ctx) // at most five in all processes; the context ends if the permit is lost
 	})
-}
-
-func readmeDelay(ctx context.Context, delays *delay.Client) error {
-	orders := delays.Queue("orders")
-	if err := orders.Schedule(ctx, "order-7", 30*time.Minute, []byte("a book")); err != nil {
-		return err
-	}
-	cancelled, err := orders.Cancel(ctx, "order-7") // it was paid: if cancelled is true, no attempt begins
-	if err == nil && !cancelled {
-		return errors.New("it was pending")
-	}
-	return err
-}
-
-func readmeServe(ctx context.Context, orders *delay.Queue) error {
-	if err := orders.Schedule(ctx, "order-8", 0, nil); err != nil {
-		return err
-	}
-	ctx, closed = context.WithCancel(ctx)
-	return orders.Serve(ctx, 16, func(ctx context.Context, t *delay.Task) error { // in any number of processes
-		return closeOrder(ctx, t.ID, t.Payload, t.Token) // ctx ends before another process can run the task
-	})
-}
-
-func readmeRenewal(ctx context.Context) error {
-	renewals, err := renewal.New(wheel.Default())
-	if err != nil {
-		return err
-	}
-	defer renewals.Close(ctx)
-	server, err := renewals.Destination(backend{}) // backend.Renew renews many leases in one request
-	if err != nil {
-		return err
-	}
-
-	sentAt := time.Now() // the lease counts from the instant before the request
-	// ... request the lease from the server ...
-	lease, err := server.Add(renewal.Spec{Key: "shard-3", ID: "worker-1", TTL: 10 * time.Second, SentAt: sentAt})
-	if err != nil {
-		return err
-	}
-	defer lease.Close(nil)           // ends the renewals; then give the lease back to the server
-	return serve(lease.Context(ctx)) // the context ends before the lease can end on the server
 }
 
 func readmeCheck(ctx context.Context, locks *redislock.Client, logger *slog.Logger) error {
@@ -304,29 +223,7 @@ func restock(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func post(ctx context.Context, token int64) error {
-	if token > 0 {
-		did = append(did, "post")
-	}
-	return ctx.Err()
-}
-
 func serve(ctx context.Context) error {
 	did = append(did, "serve")
 	return ctx.Err()
 }
-
-// closed ends what serves the orders.
-var closed context.CancelFunc
-
-func closeOrder(_ context.Context, id string, _ []byte, token int64) error {
-	if token > 0 {
-		did = append(did, id)
-	}
-	closed()
-	return nil
-}
-
-type backend struct{}
-
-func (backend) Renew(context.Context, *renewal.Batch) error { return nil }

@@ -162,9 +162,9 @@ func (p *page) Rounds() string {
 	return "1 round"
 }
 
-// ScheduleStop is the processor time of schedule and stop with a million pending.
-func (p *page) ScheduleStop(impl string) string {
-	return p.Figure("wheel", fmt.Sprintf("ScheduleStop/goroutines=1/pending=%d", size(p.Full(), 1_000_000)), "cpu-ns/call", impl)
+// Million is a median of the wheel with a million timers, whose number takes the place of %d in bench.
+func (p *page) Million(bench, unit, impl string) string {
+	return p.Figure("wheel", fmt.Sprintf(bench, size(p.Full(), 1_000_000)), unit, impl)
 }
 
 // Locked is how often so many goroutines, each with a name of its own, lock and unlock in a second.
@@ -172,9 +172,14 @@ func (p *page) Locked(goroutines int, impl string) string {
 	return p.Figure("locks", fmt.Sprintf("Uncontended/goroutines=%d/ctx=cancellable", goroutines), "pairs/s", impl)
 }
 
-// Decided is how many decisions a second 64 goroutines get from one limit.
-func (p *page) Decided(impl string) string {
-	return p.Figure("limits", "Versus/keys=1/goroutines=64/ctx=cancel", "/s", impl)
+// Decided is how many decisions a second so many goroutines get from one limit.
+func (p *page) Decided(goroutines int, impl string) string {
+	return p.Figure("limits", fmt.Sprintf("Versus/keys=1/goroutines=%d/ctx=cancel", goroutines), "/s", impl)
+}
+
+// Permitted is how often 64 goroutines acquire and release one of five leased permits in a second.
+func (p *page) Permitted(impl string) string {
+	return p.Figure("semaphores", "Contended/kind=leased/permits=5/goroutines=64/hold=0s", "pairs/s", impl)
 }
 
 // Table is the table of a subject, in Markdown.
