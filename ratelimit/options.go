@@ -131,7 +131,7 @@ const (
 	GCRA Algorithm = iota
 	// FixedWindow grants at most Rate in each window of length Per. A window begins with the first request
 	// after the previous window has ended, or exactly at that end if a caller waits for it. It does not follow the
-	// calendar; docs/recipes.md has a quota for each day. In a time of Per around the start of a window it may grant
+	// calendar; examples/recipes has a quota for each day. In a time of Per around the start of a window it may grant
 	// twice the rate.
 	//
 	// A debt of Reservation.Settle is charged to the window, and the part for which the window has no room to the

@@ -3,6 +3,7 @@ package recipes
 import (
 	"context"
 	"database/sql"
+	"errors"
 
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
@@ -33,27 +34,32 @@ func Migrate(
 	})
 }
 
-// Charge is a step of a saga: it charges an order and records that in the database. A process that was paused for
-// longer than its lease does not record it over the result of the next one: it gets ErrStale.
+// ErrStale is returned for a write that was refused.
+var ErrStale = errors.New("refused: a later holder has written, or the lock has no token")
+
+// Charge charges an order and records the charge. If another process has recorded a later charge, it returns ErrStale.
 func Charge(
-	ctx context.Context, locks *redislock.Client, db *sql.DB, order string,
-	charge func(ctx context.Context) error,
+	ctx context.Context, locks *redislock.Client, db *sql.DB, order string, charge func(context.Context) error,
 ) error {
-	step := locks.Mutex("order:"+order, redislock.WithFencing())
-	return step.Do(ctx, func(ctx context.Context) error {
+	lock := locks.Mutex("order:"+order, redislock.WithFencing())
+	return lock.Do(ctx, func(ctx context.Context) error {
 		if err := charge(ctx); err != nil { // with the order as its idempotency key
 			return err
 		}
-		token := step.FromContext(ctx).Token()
-		recorded, err := db.ExecContext(ctx,
-			"UPDATE orders SET state = 'charged', token = $1 WHERE id = $2 AND token <= $1", token, order)
-		if err != nil {
-			return err
-		}
-		n, err := recorded.RowsAffected()
-		if err == nil && n == 0 {
-			return ErrStale
-		}
-		return err
+		return Record(ctx, db, order, lock.FromContext(ctx).Token())
 	})
+}
+
+// Record records that an order is charged. A token of 0 is none, and is refused.
+func Record(ctx context.Context, db *sql.DB, order string, token int64) error {
+	recorded, err := db.ExecContext(ctx,
+		"UPDATE orders SET state = 'charged', token = $1 WHERE id = $2 AND token <= $1 AND $1 > 0", token, order)
+	if err != nil {
+		return err
+	}
+	n, err := recorded.RowsAffected()
+	if err == nil && n == 0 {
+		return ErrStale
+	}
+	return err
 }

@@ -20,7 +20,7 @@ import (
 )
 
 // row is a database of one row with one number, the version or the token. A statement changes it if its first
-// argument is greater, or with <= also if it is equal. It is a connector, a driver, a connection and a transaction.
+// argument is greater, or with <= also if it is equal, but with > 0 not if it is 0. It is a connector, a driver, a connection and a transaction.
 type row struct {
 	mu     sync.Mutex
 	number int64
@@ -52,7 +52,11 @@ func (r *row) Rollback() error {
 func (r *row) ExecContext(_ context.Context, sql string, args []driver.NamedValue) (driver.Result, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if number := args[0].Value.(int64); number > r.number || number == r.number && strings.Contains(sql, "<=") {
+	number := args[0].Value.(int64)
+	if strings.HasSuffix(sql, "AND $1 > 0") && number <= 0 {
+		return driver.RowsAffected(0), nil
+	}
+	if number > r.number || number == r.number && strings.Contains(sql, "<=") {
 		r.number = number
 		if r.repeat {
 			r.repeat = false
@@ -101,6 +105,15 @@ func TestCharge_IsNotRecordedOverALaterHolder(t *testing.T) {
 		r.number = 1 << 62 // a later holder
 		return nil
 	}), recipes.ErrStale)
+}
+
+// A new row has the token 0, and so have a Lock without WithFencing and the nil Lock of another name.
+func TestRecord_RefusesNoToken(t *testing.T) {
+	t.Parallel()
+	db := sql.OpenDB(&row{})
+	defer db.Close()
+	require.ErrorIs(t, recipes.Record(t.Context(), db, "7", 0), recipes.ErrStale)
+	require.NoError(t, recipes.Record(t.Context(), db, "7", 1))
 }
 
 // The statement is sent twice, and finds the token that it has written.

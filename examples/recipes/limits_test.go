@@ -15,7 +15,6 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/ratelimit/httplimit"
-	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 func newLimits(t *testing.T) *ratelimit.Client {
@@ -99,32 +98,6 @@ func TestAllowOrBlock_BlocksOnceForLonger(t *testing.T) {
 		require.LessOrEqual(t, r.RetryAfter, last+time.Second, "further requests do not make the block longer")
 		last = r.RetryAfter
 	}
-}
-
-func TestWaitAndTell_TellsWhatIsLeft(t *testing.T) {
-	t.Parallel()
-	exports, name := newLimits(t).Limiter("exports", ratelimit.Limit{Rate: 1, Per: 2 * time.Second, Burst: 1}), redistest.Name(t)
-	var mu sync.Mutex
-	var told []time.Duration
-	tell := func(left time.Duration) {
-		mu.Lock()
-		defer mu.Unlock()
-		told = append(told, left)
-	}
-	require.NoError(t, recipes.WaitAndTell(t.Context(), wheel.Default(), exports, name, tell))
-	require.NoError(t, recipes.WaitAndTell(t.Context(), wheel.Default(), exports, name, tell))
-	mu.Lock()
-	require.GreaterOrEqual(t, len(told), 2)
-	require.Zero(t, told[0])
-	require.Greater(t, told[0]+2*time.Second, told[1])
-	require.LessOrEqual(t, told[len(told)-1], told[1], "time passes")
-	mu.Unlock()
-
-	ctx, cancel := context.WithCancel(t.Context())
-	err := recipes.WaitAndTell(ctx, wheel.Default(), exports, name+"other", func(time.Duration) {})
-	require.NoError(t, err)
-	err = recipes.WaitAndTell(ctx, wheel.Default(), exports, name+"other", func(time.Duration) { cancel() })
-	require.ErrorIs(t, err, context.Canceled)
 }
 
 func TestDaily_BeginsAtMidnight(t *testing.T) {

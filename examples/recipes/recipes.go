@@ -1,4 +1,4 @@
-// Package recipes has short solutions of common tasks, to be copied. docs/recipes.md explains each.
+// Package recipes has short solutions of common tasks, to be copied. docs/recipes.md explains most of them.
 package recipes
 
 import (
@@ -17,59 +17,24 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Once runs job unless a job of that id has succeeded within the last day, in any process. A job that failed,
-// or whose process died, runs again.
-func Once(
-	ctx context.Context, locks *redislock.Client, rdb redis.UniversalClient, id string,
-	job func(context.Context) error,
-) error {
-	return locks.Mutex("job:"+id).Do(ctx, func(ctx context.Context) error {
-		done, err := rdb.Exists(ctx, "job-done:"+id).Result()
-		if err != nil || done == 1 {
-			return err
-		}
-		if err := job(ctx); err != nil {
-			return err
-		}
-		marking, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second) // ctx may have ended
-		defer cancel()
-		return rdb.Set(marking, "job-done:"+id, 1, 24*time.Hour).Err()
-	})
-}
-
 // Cron runs job at the instants of schedule, in one of all processes that call it, until ctx ends; then it waits for the
 // run in progress. The clocks of the processes differ by less than apart, and the instants lie further apart.
 func Cron(
 	ctx context.Context, w *wheel.Wheel, locks *redislock.Client, name string, schedule wheel.Schedule, apart time.Duration,
 	job func(context.Context) error,
 ) error {
-	run := locks.Mutex("cron:"+name, redislock.WithMinHold(apart))
-	if err := run.Err(); err != nil {
+	lock := locks.Mutex("cron:"+name, redislock.WithMinHold(apart))
+	if err := lock.Err(); err != nil {
 		return err
 	}
-	return atInstants(ctx, w, schedule, func(time.Time) error {
-		l, err := run.TryLock(ctx)
-		if errors.Is(err, redislock.ErrLocked) {
-			return nil // another process runs it, or has run it
-		}
-		if err != nil {
-			return err
-		}
-		defer l.Unlock(ctx)                               // sent even if ctx has ended
-		return job(l.Context(context.WithoutCancel(ctx))) // ends if the lock is lost, and not with ctx
-	})
-}
-
-// atInstants calls run at the instants of schedule until ctx ends, and waits for the call in progress.
-func atInstants(ctx context.Context, w *wheel.Wheel, schedule wheel.Schedule, run func(at time.Time) error) error {
-	running := make(chan struct{}, 1) // full during a call
+	running := make(chan struct{}, 1) // full during a run
 	timer, err := w.Schedule(schedule, func(at time.Time) {
 		running <- struct{}{}
 		defer func() { <-running }()
 		if ctx.Err() != nil {
 			return
 		}
-		if err := run(at); err != nil {
+		if err := runLocked(ctx, lock, job); err != nil {
 			log.Printf("the run of %v: %v", at, err)
 		}
 	})
@@ -77,21 +42,23 @@ func atInstants(ctx context.Context, w *wheel.Wheel, schedule wheel.Schedule, ru
 		return err
 	}
 	<-ctx.Done()
-	timer.Stop()          // returns during a call
+	timer.Stop()          // returns during a run
 	running <- struct{}{} // and this does not
 	<-running
 	return nil
 }
 
-// CronOnce runs job until it has succeeded once for each instant of schedule. All processes that call it wait for each
-// other, and the next one runs what has failed.
-func CronOnce(
-	ctx context.Context, w *wheel.Wheel, locks *redislock.Client, rdb redis.UniversalClient, name string,
-	schedule wheel.Schedule, job func(context.Context) error,
-) error {
-	return atInstants(ctx, w, schedule, func(at time.Time) error {
-		return Once(ctx, locks, rdb, name+":"+at.UTC().Format(time.RFC3339Nano), job)
-	})
+// runLocked runs job unless another process runs it, or has just run it.
+func runLocked(ctx context.Context, lock *redislock.Mutex, job func(context.Context) error) error {
+	l, err := lock.TryLock(ctx)
+	if errors.Is(err, redislock.ErrLocked) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer l.Unlock(ctx)                               // sent even if ctx has ended
+	return job(l.Context(context.WithoutCancel(ctx))) // ends if the lock is lost, and not with ctx
 }
 
 // Work runs jobs, as many at a time as there are permits for all processes together, until ctx ends or jobs is
@@ -199,34 +166,8 @@ func Mail(
 	return send(ctx)
 }
 
-// Enter reports whether a car may enter: the lot has a permit for each space.
-func Enter(ctx context.Context, lot *semaphore.CountingSemaphore) (bool, error) {
-	err := lot.TryAcquire(ctx, 1)
-	if errors.Is(err, semaphore.ErrNoPermits) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
-// Leave frees the space of a car, which may have entered through another process.
-func Leave(ctx context.Context, lot *semaphore.CountingSemaphore) error { return lot.Release(ctx, 1) }
-
-// Buy sells one item of a stock. It returns semaphore.ErrNoPermits if the stock is sold out.
-func Buy(ctx context.Context, stock *semaphore.CountingSemaphore, pay func(context.Context) error) error {
-	if err := stock.TryAcquire(ctx, 1); err != nil {
-		return err
-	}
-	if err := pay(ctx); err != nil {
-		return errors.Join(err, stock.Release(ctx, 1)) // sent even if ctx has ended
-	}
-	return nil // an item that was sold is not given back
-}
-
-// ErrStale is returned for a write of a holder that has been superseded.
-var ErrStale = errors.New("a later holder has written")
-
-// Write stores value under key if no holder with a higher token has written before; a holder may write several
-// times. It protects the resource from a process that was paused for longer than its lease.
+// Write stores value under key in Redis, unless a holder with a higher token has written before: then it returns ErrStale. A
+// holder may write several times. A Lock without a token is refused too.
 func Write(ctx context.Context, rdb redis.UniversalClient, l *redislock.Lock, key, value string) error {
 	written, err := fencedSet.Run(ctx, rdb, []string{key}, value, l.Token()).Bool()
 	if err == nil && !written {
@@ -236,7 +177,8 @@ func Write(ctx context.Context, rdb redis.UniversalClient, l *redislock.Lock, ke
 }
 
 var fencedSet = redis.NewScript(`
-	if tonumber(redis.call('HGET', KEYS[1], 'token') or 0) > tonumber(ARGV[2]) then
+	local token, last = tonumber(ARGV[2]), tonumber(redis.call('HGET', KEYS[1], 'token') or 0)
+	if token == 0 or token < last then
 		return 0
 	end
 	redis.call('HSET', KEYS[1], 'value', ARGV[1], 'token', ARGV[2])

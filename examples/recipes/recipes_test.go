@@ -2,11 +2,7 @@ package recipes_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -37,34 +33,6 @@ func newLocks(t *testing.T, rdb redis.UniversalClient) *redislock.Client {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, locks.Close(context.Background())) })
 	return locks
-}
-
-func TestOnce_RunsUntilItSucceeds(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
-	one, other := newLocks(t, rdb), newLocks(t, rdb)
-	ran := 0
-	require.Error(t, recipes.Once(t.Context(), one, rdb, "7", func(context.Context) error { ran++; return errors.New("failed") }))
-	for range 2 {
-		for _, locks := range []*redislock.Client{one, other} {
-			require.NoError(t, recipes.Once(t.Context(), locks, rdb, "7", func(context.Context) error { ran++; return nil }))
-		}
-	}
-	require.Equal(t, 2, ran)
-}
-
-// SIGTERM comes while a job runs, which ends well, and another process goes on.
-func TestOnce_AJobThatSucceedsAfterSIGTERMIsNotRepeated(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		server := cogwheeltest.Start(t)
-		ctx, sigterm := context.WithCancel(t.Context())
-		ran := 0
-		job := func(context.Context) error { ran++; sigterm(); return nil }
-		require.NoError(t, recipes.Once(ctx, server.Locks(), server.Client(), "7", job))
-		require.NoError(t, recipes.Once(t.Context(), server.Locks(), server.Client(), "7", job))
-		require.Equal(t, 1, ran)
-	})
 }
 
 // The clocks of three processes differ, and the job is shorter than that.
@@ -135,56 +103,6 @@ func TestCron_WaitsAfterSIGTERMForTheRunInProgress(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 6*time.Minute, time.Since(began))
 		require.Zero(t, w.Len(), "no run follows")
-	})
-}
-
-// The first run of each instant fails, and the process of the third one gets SIGTERM.
-func TestCronOnce_RunsEachInstantUntilItSucceeds(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		server, began := cogwheeltest.Start(t), time.Now()
-		var mu sync.Mutex
-		var failed, succeeded []string
-		tried := map[string]bool{}
-		var terms []context.CancelFunc
-		ended := make(chan error, 3)
-		for process := range 3 {
-			locks, rdb := newLocks(t, server.NewClient()), server.NewClient()
-			ctx, sigterm := context.WithCancel(t.Context())
-			terms = append(terms, sigterm)
-			job := func(ctx context.Context) error {
-				mu.Lock()
-				minute := time.Since(began).Truncate(time.Minute).String()
-				first := !tried[minute]
-				tried[minute] = true
-				mu.Unlock()
-				var err error
-				switch {
-				case first && minute == "3m0s":
-					terms[process]()
-					<-ctx.Done()
-					err = ctx.Err()
-				case first:
-					err = errors.New("failed")
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				if err != nil {
-					failed = append(failed, minute)
-				} else {
-					succeeded = append(succeeded, minute)
-				}
-				return err
-			}
-			go func() { ended <- recipes.CronOnce(ctx, server.Wheel(), locks, rdb, "report", minutely, job) }()
-		}
-		time.Sleep(4*time.Minute + 30*time.Second)
-		for _, sigterm := range terms {
-			sigterm()
-			require.NoError(t, <-ended)
-		}
-		require.Equal(t, []string{"1m0s", "2m0s", "3m0s", "4m0s"}, failed)
-		require.Equal(t, failed, succeeded)
 	})
 }
 
@@ -336,81 +254,6 @@ func TestComplete_CountsTheTokensThatWereUsed(t *testing.T) {
 	require.EqualValues(t, 7, r.Remaining)
 }
 
-func TestOrderTimers_CloseUnlessPaid(t *testing.T) {
-	t.Parallel()
-	closed := make(chan string, 2)
-	orders, err := wheel.NewKeyed(func(id string, _ struct{}) { closed <- id })
-	require.NoError(t, err)
-	h := recipes.OrderTimers(orders)
-	post := func(url string) int {
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, url, nil))
-		return w.Code
-	}
-	for _, wrong := range []string{"/timer/soon?order=paid", "/timer/-5m?order=paid", "/timer/0s?order=paid", "/timer/30m", "/timer/30m?order="} {
-		require.Equal(t, http.StatusBadRequest, post(wrong), wrong)
-	}
-	require.Equal(t, http.StatusAccepted, post("/timer/30m?order=paid"))
-	require.Equal(t, http.StatusAccepted, post("/timer/1ms?order=unpaid"))
-	require.Equal(t, "unpaid", <-closed)
-	require.Equal(t, http.StatusConflict, post("/paid?order=unpaid"), "too late")
-	require.Equal(t, http.StatusOK, post("/paid?order=paid"))
-	require.Equal(t, http.StatusConflict, post("/paid?order=paid"))
-	require.Zero(t, orders.Len())
-	_, err = orders.Stop(context.Background())
-	require.NoError(t, err)
-	require.Equal(t, http.StatusServiceUnavailable, post("/timer/30m?order=late"))
-}
-
-// newSemaphores returns a client, as another process would have it.
-func newSemaphores(t *testing.T, rdb redis.UniversalClient) *semaphore.Client {
-	t.Helper()
-	semaphores, err := semaphore.New(rdb)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, semaphores.Close(context.Background())) })
-	return semaphores
-}
-
-func TestEnter_AdmitsAsManyCarsAsThereAreSpaces(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
-	east := newSemaphores(t, rdb).CountingSemaphore("lot", semaphore.WithMax(2))
-	west := newSemaphores(t, rdb).CountingSemaphore("lot", semaphore.WithMax(2))
-	_, err := east.TrySetPermits(t.Context(), 2)
-	require.NoError(t, err)
-	for i, lot := range []*semaphore.CountingSemaphore{east, west, east} {
-		open, err := recipes.Enter(t.Context(), lot)
-		require.NoError(t, err)
-		require.Equal(t, i < 2, open)
-	}
-	require.NoError(t, recipes.Leave(t.Context(), west))
-	require.NoError(t, recipes.Leave(t.Context(), west))
-	require.ErrorIs(t, recipes.Leave(t.Context(), east), semaphore.ErrOverRelease, "more cars leave than entered")
-}
-
-func TestBuy_SellsNoMoreThanTheStock(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
-	stock := newSemaphores(t, rdb).CountingSemaphore("sale:7")
-	_, err := stock.TrySetPermits(t.Context(), 3)
-	require.NoError(t, err)
-	declined := errors.New("declined")
-	require.ErrorIs(t, recipes.Buy(t.Context(), stock, func(context.Context) error { return declined }), declined)
-	var sold atomic.Int64
-	results := make(chan error)
-	for range 20 {
-		go func() {
-			results <- recipes.Buy(t.Context(), stock, func(context.Context) error { sold.Add(1); return nil })
-		}()
-	}
-	for range 20 {
-		if err := <-results; err != nil {
-			require.ErrorIs(t, err, semaphore.ErrNoPermits)
-		}
-	}
-	require.EqualValues(t, 3, sold.Load())
-}
-
 func TestWrite_RefusesTheOlderHolder(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
@@ -425,4 +268,15 @@ func TestWrite_RefusesTheOlderHolder(t *testing.T) {
 	}
 	require.ErrorIs(t, recipes.Write(t.Context(), rdb, holds[0], "value", "late"), recipes.ErrStale)
 	require.Equal(t, "1", rdb.HGet(t.Context(), "value", "value").Val())
+}
+
+// The Mutex lacks WithFencing.
+func TestWrite_RefusesAHolderWithoutAToken(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	l, err := newLocks(t, rdb).Mutex("stock").Lock(t.Context())
+	require.NoError(t, err)
+	require.ErrorIs(t, recipes.Write(t.Context(), rdb, l, "value", "1"), recipes.ErrStale)
+	require.ErrorIs(t, recipes.Write(t.Context(), rdb, nil, "value", "1"), recipes.ErrStale, "FromContext of another name")
+	require.Zero(t, rdb.Exists(t.Context(), "value").Val())
 }

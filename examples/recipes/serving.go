@@ -3,7 +3,6 @@ package recipes
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
 	"net/http"
 	"time"
@@ -27,31 +26,6 @@ func PerTenant(
 			http.Error(w, "the limit cannot be checked now", http.StatusServiceUnavailable)
 		}),
 	)
-}
-
-// OrderTimers serves POST /timer/{delay}?order=ID, which lets an order close after a delay such as 30m, and
-// POST /paid?order=ID, which keeps it from closing, or says 409 if it is closed.
-func OrderTimers(orders *wheel.Keyed[string, struct{}]) http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST /timer/{delay}", func(w http.ResponseWriter, r *http.Request) {
-		order := r.FormValue("order")
-		delay, err := time.ParseDuration(r.PathValue("delay"))
-		if err != nil || delay <= 0 || order == "" {
-			http.Error(w, "want a delay such as 30m, and an order", http.StatusBadRequest)
-			return
-		}
-		if _, _, err := orders.Set(order, struct{}{}, delay); err != nil { // the wheel is stopped or full
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		w.WriteHeader(http.StatusAccepted)
-	})
-	mux.HandleFunc("POST /paid", func(w http.ResponseWriter, r *http.Request) {
-		if _, open := orders.Remove(r.FormValue("order")); !open {
-			http.Error(w, "the order is closed", http.StatusConflict)
-		}
-	})
-	return mux
 }
 
 // CloseWhenIdle returns conn with an idle timeout: it is closed when nothing has been read or written for d.
@@ -84,31 +58,6 @@ func (c *idleConn) Write(b []byte) (int, error) {
 func (c *idleConn) Close() error {
 	c.timer.Stop()
 	return c.Conn.Close()
-}
-
-// Fetch returns the body of a page, or an error that matches context.DeadlineExceeded after d.
-func Fetch(ctx context.Context, w *wheel.Wheel, client *http.Client, url string, d time.Duration) ([]byte, error) {
-	ctx, cancel := w.WithTimeout(ctx, d) // for the body too
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	return io.ReadAll(response.Body)
-}
-
-// WithDeadline gives the context of each request that next handles a deadline.
-func WithDeadline(w *wheel.Wheel, d time.Duration, next http.Handler) http.Handler {
-	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		ctx, cancel := w.WithTimeout(r.Context(), d)
-		defer cancel()
-		next.ServeHTTP(rw, r.WithContext(ctx))
-	})
 }
 
 // Serve serves until ctx ends, and then stops what it started, the wheel last.

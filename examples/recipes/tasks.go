@@ -101,23 +101,6 @@ func Deliver(client *http.Client) func(context.Context, *delay.Task) error {
 	}
 }
 
-// Redeliver tries all failed webhooks again, for example after the receiver was repaired.
-func Redeliver(ctx context.Context, webhooks *delay.Queue) error {
-	var ids []string // first, as a retried task may fail again meanwhile
-	for failed, err := range webhooks.FailedTasks(ctx) {
-		if err != nil {
-			return err
-		}
-		ids = append(ids, failed.ID)
-	}
-	for _, id := range ids {
-		if _, err := webhooks.RetryFailed(ctx, id); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // Register registers a periodic task. Each process calls it when it starts; there is one task.
 func Register(ctx context.Context, tasks *delay.Queue, id string, rule wheel.Schedule) error {
 	return scheduleNext(ctx, tasks, id, rule, time.Now(), delay.IfAbsent())

@@ -176,7 +176,9 @@ func TestWebhooks_AreTriedAgain(t *testing.T) {
 		require.Equal(t, map[string]int{"payment-7": 4, "payment-8": 10}, attempts)
 		down = false
 		mu.Unlock()
-		require.NoError(t, recipes.Redeliver(t.Context(), webhooks))
+		retried, err := webhooks.RetryFailed(t.Context(), "payment-8")
+		require.NoError(t, err)
+		require.True(t, retried)
 		time.Sleep(time.Minute)
 		mu.Lock()
 		defer mu.Unlock()
