@@ -52,7 +52,6 @@ func TestREADME_CodeRuns(t *testing.T) {
 	})
 	require.ErrorIs(t, err, context.Canceled)
 	require.NoError(t, readmeCheck(ctx, locks, slog.New(slog.DiscardHandler)))
-	require.Equal(t, []string{"app:stock:42", "app:api:{user-7}"}, readmePrefix(locks, limits))
 	require.NoError(t, readmeOptions().Close())
 	require.Equal(t, []string{"restock", "serve", "serve"}, did)
 }
@@ -196,14 +195,6 @@ func readmeCheck(ctx context.Context, locks *redislock.Client, logger *slog.Logg
 	}
 	logger.Info("redis checked", "report", report.String())
 	return nil
-}
-
-func readmePrefix(locks *redislock.Client, limits *ratelimit.Client) (keys []string) {
-	const prefix = "app:"
-
-	stock := locks.Mutex(prefix + "stock:42")
-	perUser := limits.Limiter(prefix+"api", ratelimit.PerSecond(10))
-	return []string{stock.Name(), perUser.RedisKey("user-7")}
 }
 
 func readmeOptions() *redis.Client {
