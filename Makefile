@@ -207,7 +207,7 @@ robustness: redis
 		go test -count=1 -timeout 24h -v -run '$(ROBUSTNESS_RUN)' .
 
 ## reliability-report: runs the fixed scenarios, the controls and the peers, about a quarter of an hour, and writes
-## docs/reliability.md and docs/reliability-runs.md. RESULTS=file takes the results of earlier runs instead, for which ROBUSTNESS_RESULTS named that file;
+## docs/reliability.md and robustness/results/runs.md. RESULTS=file takes the results of earlier runs instead, for which ROBUSTNESS_RESULTS named that file;
 ## RESULTS=/dev/null rewrites the documents.
 reliability-report: MEASURED := $(abspath $(or $(RESULTS),bin/robustness.jsonl))
 reliability-report:

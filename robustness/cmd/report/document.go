@@ -31,6 +31,7 @@ type view struct {
 	Faults   []faultRow
 	Fleet    *sim.Figures // of all simulated runs
 	Caught   int
+	PeerSums []peerSum
 	First    *robustness.Result   // of the fixed scenarios
 	Failures []*robustness.Result // runs in which a promise was broken
 }
@@ -57,7 +58,40 @@ func (r soakRow) Figures() string {
 	}
 }
 
-// documents returns the texts of docs/reliability.md and docs/reliability-runs.md by file name.
+// peerSum is what the runs of one lock had in which no data was lost.
+type peerSum struct {
+	Kind              string
+	Grants, Overlaps  int
+	Longest, ToldLate time.Duration
+}
+
+// peerSums returns a row for each lock. The results of a lock follow one another.
+func peerSums(results []*robustness.Result) (rows []peerSum) {
+	for _, r := range results {
+		if r.LosesData {
+			continue
+		}
+		if len(rows) == 0 || rows[len(rows)-1].Kind != r.Kind {
+			rows = append(rows, peerSum{Kind: r.Kind})
+		}
+		row := &rows[len(rows)-1]
+		row.Grants, row.Overlaps = row.Grants+r.Granted, row.Overlaps+r.Overlaps
+		row.Longest, row.ToldLate = max(row.Longest, r.Overlap), max(row.ToldLate, r.ToldLate)
+	}
+	return rows
+}
+
+// FoundSeeds counts the controls that the simulation detects by a seed.
+func (v view) FoundSeeds() (n int) {
+	for _, f := range v.Found {
+		if f.Seeds > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// documents returns the texts of reliability.md and runs.md by file name.
 func documents(folder string) (map[string]string, error) {
 	d, err := load(folder)
 	if err != nil {
@@ -67,7 +101,7 @@ func documents(folder string) (map[string]string, error) {
 	v := view{
 		data: d, All: total(all), Locks: total(of(all, "locks")), Permits: total(of(all, "permits")),
 		Limits: total(of(all, "limits")), Tasks: total(of(all, "tasks")), Wheel: total(of(all, "timers")),
-		SoakSum: total(d.Soak),
+		SoakSum: total(d.Soak), PeerSums: peerSums(d.Peers),
 		Classes: classes, Faults: faultRows(all), First: d.Fixed[0], Fleet: &sim.Figures{},
 	}
 	for _, class := range classes {
@@ -92,7 +126,7 @@ func documents(folder string) (map[string]string, error) {
 		"figure": figure, "number": number, "short": short, "dir": path.Dir,
 		"after": func(d time.Duration) string {
 			if d < 0 {
-				return short(-d) + " or more before the end of"
+				return "at least " + short(-d) + " before"
 			}
 			return "at most " + short(d) + " after"
 		},

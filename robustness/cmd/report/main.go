@@ -1,4 +1,4 @@
-// Command report writes docs/reliability.md and docs/reliability-runs.md from the results of runs, which are files
+// Command report writes docs/reliability.md and, beside the results, runs.md from the results of runs, which are files
 // of JSON lines:
 //
 //	report [-results folder] [-out folder] [-from file]
@@ -17,7 +17,7 @@ import (
 
 func main() {
 	results := flag.String("results", "results", "folder of the results")
-	out := flag.String("out", "../docs", "folder of the documents")
+	out := flag.String("out", "../docs", "folder of reliability.md")
 	from := flag.String("from", "", "results of a run, to be put into the folder")
 	flag.Parse()
 	if err := run(*results, *out, *from); err != nil {
@@ -37,9 +37,17 @@ func run(results, out, from string) error {
 		return err
 	}
 	for name, text := range texts {
-		if err := os.WriteFile(filepath.Join(out, name), []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(fileIn(results, out, name), []byte(text), 0o644); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// fileIn returns where a document is written.
+func fileIn(results, out, name string) string {
+	if name == "runs.md" {
+		return filepath.Join(results, name)
+	}
+	return filepath.Join(out, name)
 }

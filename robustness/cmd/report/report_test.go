@@ -23,10 +23,10 @@ func TestDocument_IsWhatTheProgramWrites(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, want, 2)
 	for name, text := range want {
-		is, err := os.ReadFile(root + "/docs/" + name)
+		is, err := os.ReadFile(fileIn(results, root+"/docs", name))
 		require.NoError(t, err)
 		if text != string(is) {
-			t.Errorf("docs/%s differs; make reliability-report RESULTS=/dev/null writes it", name)
+			t.Errorf("%s differs; make reliability-report RESULTS=/dev/null writes it", name)
 		}
 	}
 }
@@ -80,7 +80,7 @@ func TestDocument_ShowsARunThatFailed(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "fixed.jsonl"), []byte(failed+"\n"), 0o644))
 	texts, err := documents(dir)
 	require.NoError(t, err)
-	text, runs := texts["reliability.md"], texts["reliability-runs.md"]
+	text, runs := texts["reliability.md"], texts["runs.md"]
 	require.Contains(t, text, "Runs in which a promise was found broken")
 	require.Contains(t, text, "o: overlap: two")
 	require.Contains(t, runs, "| FLUSHALL | 3, **1 runs failed** |")
