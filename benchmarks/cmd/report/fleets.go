@@ -54,6 +54,9 @@ func processes(n int) string {
 	return strconv.Itoa(n) + " processes"
 }
 
+// sizeOfFleet separates a load from the number of processes.
+const sizeOfFleet = ", "
+
 // perOperation are the rows of a load for what an operation costs.
 func perOperation(load, bench string, n int) []row {
 	return []row{
@@ -75,7 +78,7 @@ func fleetSections(full bool) table {
 			if n > 1 {
 				why = whyAgain
 			}
-			t.rows = append(t.rows, perOperation(fmt.Sprintf("`Mutex` held for %d ms, %s", hold.Milliseconds(), processes(n)), bench, n)...)
+			t.rows = append(t.rows, perOperation(fmt.Sprintf("`Mutex` held for %d ms", hold.Milliseconds())+sizeOfFleet+processes(n), bench, n)...)
 			t.rows = append(t.rows,
 				row{what: "operations per second", key: fleetKey(bench, n, "ops/s"), more: true, reason: why},
 				row{what: "ms of waiting, median", key: fleetKey(bench, n, "p50-wait-ms"), reason: why},
@@ -96,7 +99,7 @@ func fleetTasks(full bool) table {
 		}
 		bench := tasksBench(rate)
 		for _, n := range fleetSizes(full) {
-			t.rows = append(t.rows, perOperation(fmt.Sprintf("%d tasks per second, %s", rate, processes(n)), bench, n)...)
+			t.rows = append(t.rows, perOperation(fmt.Sprintf("%d tasks per second", rate)+sizeOfFleet+processes(n), bench, n)...)
 			t.rows = append(t.rows,
 				row{what: "ms late, median", key: fleetKey(bench, n, "p50-late-ms")},
 				row{what: "ms late, 99 %", key: fleetKey(bench, n, "p99-late-ms")})
@@ -142,6 +145,58 @@ func (p *page) FleetTasks() (string, error) {
 		}
 	}
 	return p.fleetTable(lines, "late", "ms late: median, 99 %, most", false)
+}
+
+// Fleet is the number of processes that the short page shows, as text.
+func (p *page) Fleet() string {
+	sizes := fleetSizes(p.Full())
+	return strconv.Itoa(sizes[min(3, len(sizes)-1)])
+}
+
+// ShortFleets is a table of one size of fleets beside other libraries, in Markdown.
+func (p *page) ShortFleets() (string, error) {
+	n, err := strconv.Atoi(p.Fleet())
+	if err != nil {
+		return "", err
+	}
+	var text strings.Builder
+	cells := func(c ...string) { text.WriteString("| " + strings.Join(c, " | ") + " |\n") }
+	cells("", "", "calls", "µs of the server", "per second", "ms: median, 99 %, longest", "fairness")
+	cells("---", "---", "---:", "---:", "---:", "---:", "---:")
+	add := func(load, unit string, lines []fleetLine) error {
+		for _, l := range lines {
+			line := []string{load, names[l.impl]}
+			for _, u := range []string{"calls/op", "server-us/op", "ops/s"} {
+				figure := p.fleetCell(l, l.impl, u)
+				if figure == "" {
+					return fmt.Errorf("no figures of %v by %s", fleetKey(l.bench, n, u), l.impl)
+				}
+				line = append(line, figure)
+			}
+			cells(append(line, p.fleetTimes(l, l.impl, unit), p.fleetCell(l, l.impl, "fairness"))...)
+			load = ""
+		}
+		return nil
+	}
+	for i, hold := range fleetHolds {
+		if i > 0 && !p.Full() {
+			break
+		}
+		var lines []fleetLine
+		for _, impl := range []string{"cogwheel", "bsm", "redsync"} {
+			lines = append(lines, fleetLine{"", sectionsBench("mutex", hold), impl, n})
+		}
+		if err := add(fmt.Sprintf("`Mutex` held for %d ms", hold.Milliseconds()), "wait", lines); err != nil {
+			return "", err
+		}
+	}
+	rate := fleetRates[len(fleetRates)-1]
+	var lines []fleetLine
+	for _, impl := range []string{"cogwheel", "asynq"} {
+		lines = append(lines, fleetLine{"", tasksBench(rate), impl, n})
+	}
+	err = add(fmt.Sprintf("%d tasks per second", rate), "late", lines)
+	return text.String(), err
 }
 
 // fleetTable has a column of earlier figures beside each column for which there are some.

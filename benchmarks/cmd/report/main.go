@@ -1,7 +1,7 @@
 //go:build unix
 
-// Command report measures cogwheel beside its peers and writes docs/benchmarks.md, its plots, and the figures in
-// README.md from what was measured. It runs in the folder benchmarks.
+// Command report measures cogwheel beside its peers and writes docs/benchmarks.md, its plots, results/report.md
+// with all rows, and the figures in README.md from what was measured. It runs in the folder benchmarks.
 //
 //	go run ./cmd/report run               # measures, about 38 minutes on 2 cores: results/report.txt
 //	go run ./cmd/report run -only fleets  # measures one package, and replaces its results in that file

@@ -74,6 +74,9 @@ func documents(data, root string) (map[string][]byte, error) {
 		return nil, err
 	}
 	files["docs/benchmarks.md"] = text
+	if files["benchmarks/results/report.md"], err = p.text("report"); err != nil {
+		return nil, err
+	}
 	files["README.md"], err = withFigures(filepath.Join(root, "README.md"), readme)
 	return files, err
 }
@@ -184,11 +187,49 @@ func (p *page) Permitted(impl string) string {
 
 // Table is the table of a subject, in Markdown.
 func (p *page) Table(name string) (string, error) {
+	t, err := p.subject(name)
+	if err != nil {
+		return "", err
+	}
+	return p.markdown(t, p.cell)
+}
+
+// Short is the part of that table that decides: the rows that are marked, without floors and copies of an algorithm, and
+// ratios without the least and the greatest.
+func (p *page) Short(name string) (string, error) {
+	t, err := p.subject(name)
+	if err != nil {
+		return "", err
+	}
+	var rows []row
+	load := ""
+	for _, r := range t.rows {
+		load = r.loadAfter(load)
+		if !r.short {
+			continue
+		}
+		r.load = load
+		rows = append(rows, r)
+	}
+	for i := len(rows) - 1; i > 0; i-- {
+		if rows[i].load == rows[i-1].load {
+			rows[i].load = ""
+		}
+	}
+	peers := slices.DeleteFunc(slices.Clone(t.peers), func(peer string) bool { return peer == "floor" || peer == "netty" })
+	return p.markdown(table{t.name, t.ours, peers, rows}, p.shortCell)
+}
+
+func (p *page) subject(name string) (table, error) {
 	i := slices.IndexFunc(p.tables, func(t table) bool { return t.name == name })
 	if i < 0 {
-		return "", fmt.Errorf("no table %q", name)
+		return table{}, fmt.Errorf("no table %q", name)
 	}
-	t := p.tables[i]
+	return p.tables[i], nil
+}
+
+// markdown writes a table, whose cells of peers the function returns.
+func (p *page) markdown(t table, cell func(r row, ours, peer string) string) (string, error) {
 	var text strings.Builder
 	cells := func(c ...string) { text.WriteString("| " + strings.Join(c, " | ") + " |\n") }
 	head, rule := []string{"", "", "cogwheel"}, []string{"---", "---", "---:"}
@@ -208,7 +249,7 @@ func (p *page) Table(name string) (string, error) {
 		line := []string{r.load, r.what, "**" + number(mine.median) + "**"}
 		for _, peer := range t.peers {
 			if p.measured(t, peer) {
-				line = append(line, p.cell(r, ours, peer))
+				line = append(line, cell(r, ours, peer))
 			}
 		}
 		cells(line...)
@@ -242,6 +283,25 @@ func (p *page) cell(r row, ours, peer string) string {
 	return number(theirs.median) + "; " + ratio.String()
 }
 
+// shortCell has the figure of a peer, and the ratio in brackets.
+func (p *page) shortCell(r row, ours, peer string) string {
+	text := p.cell(r, ours, peer)
+	figure, _, ok := strings.Cut(text, "; ")
+	if !ok {
+		return text
+	}
+	ratio, _ := r.advantage(p.set, ours, peer)
+	return figure + " (" + ratio.short() + ")"
+}
+
+// short is the median ratio, with a mark if the rounds do not agree on which is better.
+func (s spread) short() string {
+	if s.least < 1 && s.most > 1 {
+		return "≈ " + times(s.median) + "x"
+	}
+	return times(s.median) + "x"
+}
+
 func (s spread) finite() bool {
 	return s.least > 0 && !math.IsInf(s.most, 0) && !math.IsNaN(s.median)
 }
@@ -259,6 +319,7 @@ type comparison struct {
 	Subject, What, Peer string
 	Ratio               spread
 	Why                 string
+	load, figure        string // the parts of What
 }
 
 // NotFaster returns the comparisons in which cogwheel was worse in every round, if clearly, or else those in which it
@@ -275,11 +336,58 @@ func (p *page) NotFaster(clearly bool) []comparison {
 				if !ok || peer == "floor" || ratio.least >= 1 || ratio.String() == "1.00x" || (ratio.most < 1) != clearly {
 					continue
 				}
-				found = append(found, comparison{t.name, load + ": " + r.what, p.name(peer), ratio, r.why(peer)})
+				found = append(found, comparison{t.name, load + ": " + r.what, p.name(peer), ratio, r.why(peer), load, r.what})
 			}
 		}
 	}
 	return found
+}
+
+// slower is a ratio below 1 in all rounds, or what several such ratios were at least and at most.
+type slower struct {
+	load, figure, peer string
+	least, most        float64
+}
+
+// Slower is a list of what NotFaster returns, with a line for each load, in Markdown. A fleet has one load for all its sizes
+// and figures.
+func (p *page) Slower() string {
+	var all []slower
+	for _, c := range p.NotFaster(true) {
+		s := slower{c.Subject + ": " + c.load, c.figure, c.Peer, c.Ratio.median, c.Ratio.median}
+		if c.Subject == "fleets" {
+			s.load, _, _ = strings.Cut(s.load, sizeOfFleet)
+			s.figure = ""
+		}
+		i := slices.IndexFunc(all, func(x slower) bool { return x.load == s.load && x.figure == s.figure && x.peer == s.peer })
+		if i < 0 {
+			all = append(all, s)
+			continue
+		}
+		all[i].least, all[i].most = min(all[i].least, s.least), max(all[i].most, s.most)
+	}
+	var text strings.Builder
+	var last slower
+	for _, s := range all {
+		switch {
+		case s.load != last.load:
+			text.WriteString("\n- " + s.load + ": ")
+		case s.figure != last.figure:
+			text.WriteString("; ")
+		default:
+			text.WriteString(", ")
+		}
+		if s.figure != "" && (s.load != last.load || s.figure != last.figure) {
+			text.WriteString(s.figure + ": ")
+		}
+		text.WriteString(s.peer + " " + times(s.least))
+		if most := times(s.most); most != times(s.least) {
+			text.WriteString("–" + most)
+		}
+		text.WriteString("x")
+		last = s
+	}
+	return text.String()
 }
 
 // why returns what stands in the way of the goal beside a peer, or nothing.

@@ -159,6 +159,31 @@ func TestNotFaster(t *testing.T) {
 	require.Equal(t, "mixed: ns", perhaps[0].What)
 }
 
+// The short page leaves out floors and rows that are not marked, and says where the rounds do not agree.
+func TestShort(t *testing.T) {
+	t.Parallel()
+	p := read(t, twoRounds,
+		row{load: "cost", what: "ns", key: wheelKey("Cost", "ns/call"), short: true},
+		row{what: "left out", key: wheelKey("Nothing", "ns/call")},
+		row{what: "mixed", key: wheelKey("Mixed", "ns/call"), short: true})
+	got, err := p.Short("timers")
+	require.NoError(t, err)
+	require.Equal(t, []string{"| cost | ns | **10** | 30 (3.00x) |", "|  | mixed | **10** | 10 (≈ 1.00x) |"},
+		strings.Split(strings.TrimSpace(got), "\n")[2:])
+	_, err = p.Short("absent")
+	require.Error(t, err)
+}
+
+func TestSlower(t *testing.T) {
+	t.Parallel()
+	p := read(t, "netty: 4.1\n"+twoRounds, row{load: "rate", what: "per second", key: wheelKey("Rate", "pairs/s"), more: true})
+	require.Equal(t, "\n- timers: rate: per second: Netty 4.1 0.35x", p.Slower())
+
+	p = read(t, fleetResults)
+	p.tables = []table{fleetSections(true)}
+	require.Equal(t, "\n- fleets: `Mutex` held for 2 ms: bsm/redislock 0.80–0.98x", p.Slower())
+}
+
 func TestGoals(t *testing.T) {
 	t.Parallel()
 	cost := row{load: "cost", what: "ns", key: wheelKey("Cost", "ns/call")}

@@ -21,6 +21,7 @@ type row struct {
 	// ratio is the unit of the ratios that the benchmark has computed itself, from turns that are shorter than a round.
 	ratio string
 	goals []goal
+	short bool // docs/benchmarks.md shows it too
 	// reason is why a peer may be better, where no goal says it.
 	reason string
 }
@@ -83,7 +84,7 @@ func timers(n func(int) string) table {
 	million := readable(n(1_000_000))
 	return table{"timers", "wheel", []string{"AfterFunc", "Netty", "netty", "timingwheel", "gozero", "floor"}, []row{
 		{load: "schedule and stop, none pending", what: "ns of processor time", key: k(schedule(1, "0"), "cpu-ns/call")},
-		{load: "schedule and stop, " + million + " pending", what: "ns of processor time", key: k(schedule(1, n(1_000_000)), "cpu-ns/call"), goals: goals(whyClock)},
+		{load: "schedule and stop, " + million + " pending", what: "ns of processor time", short: true, key: k(schedule(1, n(1_000_000)), "cpu-ns/call"), goals: goals(whyClock)},
 		{what: "ns of time", key: k(schedule(1, n(1_000_000)), "ns/call")},
 		{load: "the same, 2 goroutines", what: "ns of processor time", key: k(schedule(2, n(1_000_000)), "cpu-ns/call"), goals: goals(whyClock)},
 		{load: "schedule and stop, " + million + " pending, 64 goroutines, GOMAXPROCS 2", what: "ns of processor time", key: k(producers(2), "cpu-ns/call"), goals: oneFifth},
@@ -91,19 +92,19 @@ func timers(n func(int) string) table {
 		{load: "schedule and stop, " + million + " pending, 64 goroutines, GOMAXPROCS 16", what: "ns of processor time", key: k(producers(16), "cpu-ns/call"), goals: oneFifth},
 		{load: "schedule and stop, " + readable(n(10_000_000)) + " pending", what: "ns of processor time", key: k(schedule(1, n(10_000_000)), "cpu-ns/call")},
 		{load: "move " + million + " pending timers to a later time", what: "ns of processor time", key: k("Reschedule", "cpu-ns/call"), goals: []goal{{"AfterFunc", 1, ""}, {"Netty", 1, ""}}},
-		{load: million + " timers fire over 2 s", what: "ns of processor time each", key: k(fire, "cpu-ns/timer"), goals: []goal{{"Netty", 1.1, whyFire}}},
+		{load: million + " timers fire over 2 s", what: "ns of processor time each", short: true, key: k(fire, "cpu-ns/timer"), goals: []goal{{"Netty", 1.1, whyFire}}},
 		{what: "ns of processor time each, with `Inline()`", key: k(fire, "cpu-ns/timer"), impl: "inline"},
-		{what: "ms late, median", key: k(fire, "p50-late-ms")},
-		{what: "ms late, 99 %", key: k(fire, "p99-late-ms"), goals: []goal{{"Netty", 1, ""}}},
+		{what: "ms late, median", short: true, key: k(fire, "p50-late-ms")},
+		{what: "ms late, 99 %", short: true, key: k(fire, "p99-late-ms"), goals: []goal{{"Netty", 1, ""}}},
 		{what: "ms late, 99.9 %", key: k(fire, "p99.9-late-ms")},
 		{what: "ms too early, at most", key: k(fire, "early-ms"), goals: []goal{{"", 0, ""}}},
 		{load: fewer + " timers fire over 2 s", what: "ns of processor time each", key: k(fireFew, "cpu-ns/timer")},
 		{what: "ms late, 99 %", key: k(fireFew, "p99-late-ms")},
-		{load: million + " timers wait", what: "bytes each", key: k(pending, "B/timer")},
+		{load: million + " timers wait", what: "bytes each", short: true, key: k(pending, "B/timer")},
 		{what: "bytes each, with `Typed`", key: k(pending, "B/timer"), impl: "typed"},
-		{what: "ms of processor time per second", key: k(pending, "cpu-ms/s")},
-		{what: "ms of a full garbage collection", key: k(pending, "gc-ms")},
-		{load: "1000 timers wait", what: "bytes each", key: k("Pending/pending=1000", "B/timer"), goals: []goal{{"", 60, whyFew}}},
+		{what: "ms of processor time per second", short: true, key: k(pending, "cpu-ms/s")},
+		{what: "ms of a full garbage collection", short: true, key: k(pending, "gc-ms")},
+		{load: "1000 timers wait", what: "bytes each", short: true, key: k("Pending/pending=1000", "B/timer"), goals: []goal{{"", 60, whyFew}}},
 		{what: "ms of processor time per second", key: k("Pending/pending=1000", "cpu-ms/s")},
 	}}
 }
@@ -146,24 +147,24 @@ func locks(full bool) table {
 			load: "1 goroutine, a context that cannot end", what: "pairs per second", key: k(one+"endless", "pairs/s"), more: true,
 			goals: []goal{{"bsm", 1, whyOneCall}},
 		},
-		{load: "1 goroutine, a context that can end", what: "pairs per second", key: k(one+"cancellable", "pairs/s"), more: true},
+		{load: "1 goroutine, a context that can end", what: "pairs per second", short: true, key: k(one+"cancellable", "pairs/s"), more: true},
 		{
 			load: "64 goroutines, a name for each, a context that cannot end", what: "pairs per second", key: k(many+"endless", "pairs/s"), more: true,
 			goals: []goal{{"bsm", 1.8, ""}, {"rueidislock", 1.25, ""}},
 		},
 		{
-			load: "64 goroutines, a name for each, a context that can end", what: "pairs per second", key: k(many+"cancellable", "pairs/s"), more: true,
+			load: "64 goroutines, a name for each, a context that can end", what: "pairs per second", short: true, key: k(many+"cancellable", "pairs/s"), more: true,
 			goals: []goal{{"bsm", 1.8, ""}, {"rueidislock", 1.25, "The rounds scatter around the goal."}},
 		},
 		{what: "µs of the client's processor time for a pair", key: k(many+"cancellable", "client-us/pair")},
-		{what: "µs of the server's processor time for a pair", key: k(many+"cancellable", "server-us/pair")},
-		{load: "64 goroutines want one name", what: "sections per second", key: k("HotName/processes=1/goroutines=64", "sections/s"), more: true},
-		{load: "4 processes of 16 goroutines want one name", what: "sections per second", key: k(fleet, "sections/s"), more: true},
+		{what: "µs of the server's processor time for a pair", short: true, key: k(many+"cancellable", "server-us/pair")},
+		{load: "64 goroutines want one name", what: "sections per second", short: true, key: k("HotName/processes=1/goroutines=64", "sections/s"), more: true},
+		{load: "4 processes of 16 goroutines want one name", what: "sections per second", short: true, key: k(fleet, "sections/s"), more: true},
 		{what: "sections of the process with fewest, to that with most", key: k(fleet, "fairness"), more: true},
-		{load: heldLocks + " locks are held and renewed", what: "bytes each", key: k(held, "bytes/lock"), goals: []goal{{"", 600, ""}}},
+		{load: heldLocks + " locks are held and renewed", what: "bytes each", short: true, key: k(held, "bytes/lock"), goals: []goal{{"", 600, ""}}},
 		{what: "goroutines", key: k(held, "goroutines"), goals: []goal{{"", 16, ""}}},
 		{what: "ns of the client's processor time for a renewal", key: k(held, "cpu-ns/renewal"), goals: []goal{{"", 5000, whyRenewal}}},
-		{what: "scripts for a renewal", key: k(held, "commands/renewal")},
+		{what: "scripts for a renewal", short: true, key: k(held, "commands/renewal")},
 	}}
 }
 
@@ -175,8 +176,8 @@ func takeover(full bool) table {
 	k := func(unit string) figures.Key { return figures.Key{Package: "locks", Bench: bench, Unit: unit} }
 	return table{"takeover", "cogwheel", []string{"bsm", "redsync"}, []row{
 		{load: "from the end of the lease to the next holder", what: "ms, median", key: k("p50-after-ms")},
-		{what: "ms, 99 %", key: k("p99-after-ms")},
-		{load: "while it waits", what: "commands per second of a waiter", key: k("polls/s")},
+		{what: "ms, 99 %", short: true, key: k("p99-after-ms")},
+		{load: "while it waits", what: "commands per second of a waiter", short: true, key: k("polls/s")},
 	}}
 }
 
@@ -193,13 +194,13 @@ func limits() table {
 	} {
 		bench := "Versus/" + load.bench + "/ctx=cancel"
 		t.rows = append(t.rows,
-			row{load: load.what, what: "decisions per second", key: k(bench, "/s"), more: true, ratio: "x", goals: load.goals},
+			row{load: load.what, what: "decisions per second", key: k(bench, "/s"), more: true, ratio: "x", goals: load.goals, short: true},
 			row{what: "decisions per second with `FixedWindow`", key: k(bench, "/s"), more: true, ratio: "x", impl: "cogwheel-window"},
-			row{what: "µs of the server for a decision", key: k(bench, "server-us")},
+			row{what: "µs of the server for a decision", key: k(bench, "server-us"), short: true},
 			row{what: "round trips for a decision", key: k(bench, "trips")})
 	}
 	t.rows = append(t.rows,
-		row{load: "a key that is known to be exhausted", what: "ns for a denial", key: k("Denied", "ns/denial")},
+		row{load: "a key that is known to be exhausted", what: "ns for a denial", key: k("Denied", "ns/denial"), short: true},
 		row{what: "round trips for a denial", key: k("Denied", "trips/op")})
 	return t
 }
@@ -221,8 +222,9 @@ func semaphores() table {
 			k := func(unit string) figures.Key {
 				return figures.Key{Package: "semaphores", Bench: load.bench, Unit: unit}
 			}
-			pairs := row{load: kind + ", " + load.what, what: "pairs per second", key: k("pairs/s"), more: true}
-			if kind == "leased" && load.goal > 0 {
+			leased := kind == "leased"
+			pairs := row{load: kind + ", " + load.what, what: "pairs per second", key: k("pairs/s"), more: true, short: leased}
+			if leased && load.goal > 0 {
 				pairs.goals = []goal{{"polling", load.goal, whyScripts}}
 			}
 			t.rows = append(t.rows, pairs)
@@ -230,7 +232,7 @@ func semaphores() table {
 				t.rows = append(t.rows, row{what: "µs of the server's processor time for a pair", key: k("server-us/pair")})
 			}
 			if load.wait {
-				t.rows = append(t.rows, row{what: "ms of waiting, 99 %", key: k("wait-p99-ms")},
+				t.rows = append(t.rows, row{what: "ms of waiting, 99 %", key: k("wait-p99-ms"), short: leased},
 					row{what: "round trips for a pair", key: k("trips/pair")})
 			}
 		}
@@ -244,30 +246,30 @@ func tasks(n func(int) string) table {
 	atMost := func(v float64) []goal { return []goal{{"", v, ""}} }
 	t := table{"tasks", "cogwheel", []string{"asynq", "asynq-fast"}, nil}
 	for _, rate := range []string{"2000", "10000"} {
-		bench, server := "Evenly/rate="+rate, row{what: "µs of the server's processor time for a task", key: k("Evenly/rate="+rate, "server-us/task")}
+		bench, server := "Evenly/rate="+rate, row{what: "µs of the server's processor time for a task", key: k("Evenly/rate="+rate, "server-us/task"), short: rate == "2000"}
 		if rate == "2000" {
 			server.goals = []goal{{"", 75, whyTimely}, {"asynq", 1, whyTimely}}
 		}
 		t.rows = append(t.rows,
-			row{load: readable(rate) + " due in a second, 4 processes", what: "ms too early, at most", key: k(bench, "early-ms"), goals: atMost(0)},
+			row{load: readable(rate) + " due in a second, 4 processes", what: "ms too early, at most", key: k(bench, "early-ms"), goals: atMost(0), short: rate == "2000"},
 			row{what: "ms late, median", key: k(bench, "p50-late-ms"), goals: atMost(2)},
-			row{what: "ms late, 99 %", key: k(bench, "p99-late-ms"), goals: []goal{{"", 5, ""}, {"asynq-fast", 1, whyEarly}}},
+			row{what: "ms late, 99 %", key: k(bench, "p99-late-ms"), goals: []goal{{"", 5, ""}, {"asynq-fast", 1, whyEarly}}, short: rate == "2000"},
 			server)
 	}
 	instant := readable(n(20_000)) + " due at one instant, 64 workers in "
 	return table{t.name, t.ours, t.peers, append(t.rows,
 		row{
-			load: instant + "4 processes", what: "ms until all have begun", key: k("Instant/processes=4", "max-late-ms"),
+			load: instant + "4 processes", what: "ms until all have begun", key: k("Instant/processes=4", "max-late-ms"), short: true,
 			goals: []goal{{"", 250, whyBoth}, {"asynq-fast", 10, whyBoth}},
 		},
 		row{load: instant + "16 processes", what: "ms until all have begun", key: k("Instant/processes=16", "max-late-ms"), goals: []goal{{"", 500, whyBoth}}},
 		row{
-			load: readable(n(20_000)) + " without a delay", what: "tasks per second", key: k("AtOnce", "tasks/s"), more: true,
+			load: readable(n(20_000)) + " without a delay", what: "tasks per second", key: k("AtOnce", "tasks/s"), more: true, short: true,
 			goals: []goal{{"asynq", 4, whyBoth}},
 		},
 		row{what: "µs of the server's processor time for a task", key: k("AtOnce", "server-us/task"), goals: atMost(35)},
 		row{
-			load: readable(n(100_000)) + " pending, none due", what: "commands per second of a process", key: k("Waiting", "commands/s"),
+			load: readable(n(100_000)) + " pending, none due", what: "commands per second of a process", key: k("Waiting", "commands/s"), short: true,
 			goals: atMost(0.5),
 		},
 		row{what: "bytes for a task beside its id and payload", key: k("Waiting", "B/task"), goals: atMost(200)},
