@@ -18,6 +18,6 @@
 // The histograms have every second bucket of a wheel.Histogram from 64 µs to 72 minutes, so a quantile is exact
 // to a factor of four. They tell seconds apart from milliseconds, not 10 ms from 15 ms.
 //
-// dashboard.json is a dashboard for Grafana, and alerts.yml has alerting rules for Prometheus.
-// docs/observability.md lists the metrics and the alerts.
+// dashboard.json is a dashboard for Grafana, and alerts.yml has alerting rules for Prometheus, each with a description
+// that names what to look at. docs/observability.md lists the metrics and the alerts.
 package cogwheelprom
