@@ -259,7 +259,7 @@ func TestCommands_PrintWhatTheDocumentShows(t *testing.T) {
 	if os.Getenv("UPDATE") != "" {
 		require.NoError(t, os.WriteFile(document, []byte(updated), 0o600))
 	}
-	for _, command := range []string{"list", "inspect", "permits", "limit", "tasks", "unlock", "check", "bench", "help"} {
+	for _, command := range []string{"list", "inspect", "permits", "limit", "tasks", "unlock", "check", "bench"} {
 		require.True(t, shown[command], "the document shows %s", command)
 	}
 }
