@@ -77,6 +77,7 @@ func requireNoMore(t *testing.T, attempts chan attempt) {
 	require.Empty(t, attempts)
 }
 
+// Guarantees: D1.
 func orderCloses(t *testing.T, w *world) {
 	attempts, end := serve(t, w, 1, succeed)
 	defer end()
@@ -88,6 +89,7 @@ func orderCloses(t *testing.T, w *world) {
 	requireNoMore(t, attempts)
 }
 
+// Guarantees: D5.
 func orderIsPaid(t *testing.T, w *world) {
 	attempts, end := serve(t, w, 1, succeed)
 	defer end()
@@ -119,6 +121,7 @@ func orderIsRescheduled(t *testing.T, w *world) {
 }
 
 // A message of Resume wakes the process that serves, which otherwise asks at its next poll.
+// Guarantees: D25.
 func pausedQueue(t *testing.T, w *world) {
 	attempts, end := serve(t, w, 1, succeed)
 	defer end()
@@ -136,6 +139,7 @@ func pausedQueue(t *testing.T, w *world) {
 	requireAt(t, 10*time.Minute, <-attempts)
 }
 
+// Guarantees: D14.
 func debounceEnds(t *testing.T, w *world) {
 	attempts, end := serve(t, w, 1, succeed)
 	defer end()
@@ -151,6 +155,7 @@ func debounceEnds(t *testing.T, w *world) {
 	requireNoMore(t, attempts)
 }
 
+// Guarantees: D9, D11.
 func taskOfACrash(t *testing.T, w *world) {
 	lost := make(chan error, 1)
 	_, endFirst := serve(t, w, 1, func(ctx context.Context, _ *delay.Task) error {
@@ -196,6 +201,7 @@ func taskOfALostLease(t *testing.T, w *world) {
 	require.Less(t, a.at, time.Minute+2*delay.DefaultLease+delay.DefaultPoll+time.Second)
 }
 
+// Guarantees: D13.
 func taskFails(t *testing.T, w *world) {
 	failed := errors.New("no stock")
 	attempts, end := serve(t, w, 0, func(context.Context, *delay.Task) error { return failed },
@@ -217,6 +223,7 @@ func taskFails(t *testing.T, w *world) {
 	require.EqualValues(t, 1, w.delays[0].Stats().Exhausted)
 }
 
+// Guarantees: D3.
 func taskOfLostReplies(t *testing.T, w *world) {
 	orders := w.delays[0].Queue("orders")
 	w.DropReplies(1) // of Schedule

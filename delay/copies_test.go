@@ -223,6 +223,7 @@ func (p *process) loseLease(id string) {
 	p.endLease(id)
 }
 
+// Guarantees: D4.
 func TestCopies_ScheduleDoesNotCreateATaskThatHasRun(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
@@ -240,6 +241,7 @@ func TestCopies_ScheduleDoesNotCreateATaskThatHasRun(t *testing.T) {
 	require.Empty(t, p.tasks())
 }
 
+// Guarantees: D4.
 func TestCopies_CancelSaysWhatItDid(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
@@ -257,6 +259,7 @@ func TestCopies_CancelSaysWhatItDid(t *testing.T) {
 	require.EqualValues(t, 2, p.rdb.ZCard(t.Context(), p.key("due")).Val(), "neither does a late copy")
 }
 
+// Guarantees: D4, D7.
 func TestCopies_CancelOfAClaimedTask(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
@@ -271,6 +274,7 @@ func TestCopies_CancelOfAClaimedTask(t *testing.T) {
 	require.Equal(t, "::after next", p.claim(3).text)
 }
 
+// Guarantees: D4.
 func TestCopies_Reschedule(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
@@ -287,6 +291,7 @@ func TestCopies_Reschedule(t *testing.T) {
 	require.Empty(t, p.tasks())
 }
 
+// Guarantees: D4.
 func TestCopies_RetryAndDeleteOfFailedTasks(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
@@ -303,6 +308,7 @@ func TestCopies_RetryAndDeleteOfFailedTasks(t *testing.T) {
 	require.Empty(t, p.tasks())
 }
 
+// Guarantees: D3.
 func TestCopies_ClaimReturnsTheSameTasks(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
@@ -352,6 +358,7 @@ func TestCopies_ClaimTellsWhatIsOverdue(t *testing.T) {
 	require.Equal(t, 58*time.Minute, p.overdue)
 }
 
+// Guarantees: D1.
 func TestCopies_ClaimIsNotEarly(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
@@ -368,6 +375,7 @@ func TestCopies_ClaimIsNotEarly(t *testing.T) {
 	}
 }
 
+// Guarantees: D12.
 func TestCopies_ClaimDoesNotReturnTasksWhoseLeaseHasEnded(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
@@ -379,6 +387,7 @@ func TestCopies_ClaimDoesNotReturnTasksWhoseLeaseHasEnded(t *testing.T) {
 	require.EqualValues(t, 1, p.claimAfterPause(2).losses)
 }
 
+// Guarantees: D12.
 func TestCopies_AFailureCountsOnce(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
@@ -392,6 +401,7 @@ func TestCopies_AFailureCountsOnce(t *testing.T) {
 	require.EqualValues(t, 1, p.claim(4).failures)
 }
 
+// Guarantees: D12.
 func TestCopies_ALateEndDoesNotEndAnotherAttempt(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"done", "again", "failed", "back"} {
@@ -413,6 +423,7 @@ func TestCopies_ALateEndDoesNotEndAnotherAttempt(t *testing.T) {
 	}
 }
 
+// Guarantees: D12.
 func TestCopies_ALateRenewalRenewsNoOtherAttempt(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)

@@ -37,6 +37,7 @@ func serve(t testing.TB, q *delay.Queue, workers int, handle func(context.Contex
 	return stop
 }
 
+// Guarantees: D1, D2, D3.
 func TestQueue_RunsEachTaskOnceAndNeverEarly(t *testing.T) {
 	t.Parallel()
 	const tasks = 2000
@@ -89,6 +90,7 @@ func TestQueue_RunsEachTaskOnceAndNeverEarly(t *testing.T) {
 	}
 }
 
+// Guarantees: D3, D8, D13.
 func TestQueue_AFailureIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
@@ -117,6 +119,7 @@ func TestQueue_AFailureIsTriedAgain(t *testing.T) {
 	<-attempts
 }
 
+// Guarantees: D5, D7.
 func TestQueue_CancelAndReschedule(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
@@ -154,6 +157,7 @@ func TestQueue_CancelAndReschedule(t *testing.T) {
 }
 
 // What a process that dies has claimed runs again when its lease has ended.
+// Guarantees: D2, D11.
 func TestServe_TasksOfADeadProcessRunAgain(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
@@ -307,6 +311,7 @@ func TestClient_HooksAndStats(t *testing.T) {
 }
 
 // Large payloads share no call that would block Redis, and each is whole.
+// Guarantees: D15.
 func TestQueue_LargePayloads(t *testing.T) {
 	t.Parallel()
 	q := newClient(t, redistest.Shared(t).Client(t)).Queue(redistest.Name(t))

@@ -15,6 +15,7 @@ import (
 )
 
 // A handler that knows that no further attempt can help fails the task for good, also after a panic of an earlier one.
+// Guarantees: D13.
 func TestQueue_AHandlerFailsATaskForGood(t *testing.T) {
 	t.Parallel()
 	unknown, ended := errors.New("unknown order"), make(chan delay.Event, 10)
@@ -90,6 +91,7 @@ func TestQueue_AHandlerFailsATaskForGoodAtTheEndOfServe(t *testing.T) {
 }
 
 // The verdict of a handler counts after the end of its lease, as its success does, unless another attempt has begun.
+// Guarantees: D13.
 func TestLosses_ALateFailureForGoodCountsWhileItsTokenIsTheLast(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
@@ -138,6 +140,7 @@ func TestWithRetry_TheBackoffGetsTheError(t *testing.T) {
 }
 
 // The attempts of a task are its own, whatever becomes of it: it waits for another of its id, moves, fails and is retried.
+// Guarantees: D13.
 func TestWithAttempts_CountsForOneTask(t *testing.T) {
 	t.Parallel()
 	ended := make(chan delay.Event, 10)
@@ -192,6 +195,7 @@ func TestWithAttempts_CountsForOneTask(t *testing.T) {
 
 // A handler that is too early schedules its own id. What it schedules has no failures, and takes the place of a further
 // attempt, whatever the handler returns.
+// Guarantees: D7.
 func TestQueue_AHandlerSnoozesItsTask(t *testing.T) {
 	t.Parallel()
 	ended := make(chan delay.Event, 10)

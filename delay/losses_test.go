@@ -29,6 +29,7 @@ import (
 )
 
 // A process that dies takes along tasks that it has claimed ahead. That costs them nothing: they are due as before.
+// Guarantees: D11.
 func TestLosses_ATaskThatHasNotBegunLosesNothing(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
@@ -68,6 +69,7 @@ func TestLosses_ATaskThatWasLostIsNotClaimedAhead(t *testing.T) {
 }
 
 // What a process tells of the beginning of an attempt travels with its calls and renewals.
+// Guarantees: D22.
 func TestLosses_ABeginningIsKnownByTheNextCallOrRenewal(t *testing.T) {
 	t.Parallel()
 	for how, tell := range map[string]func(p *process, a claimedTask){
@@ -90,6 +92,7 @@ func TestLosses_ABeginningIsKnownByTheNextCallOrRenewal(t *testing.T) {
 }
 
 // After a loss a task waits for a pause that grows. It keeps its due time, and its state is that of a pending task.
+// Guarantees: D11.
 func TestLosses_ATaskWaitsForAGrowingPause(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
@@ -153,6 +156,7 @@ func TestLosses_ATaskThatWaitsIsPending(t *testing.T) {
 }
 
 // A handler that returns after the end of its lease has done its task, unless another attempt has begun.
+// Guarantees: D3.
 func TestLosses_ALateEndCountsWhileItsTokenIsTheLast(t *testing.T) {
 	t.Parallel()
 	lost := map[string]func(p *process) claimedTask{
@@ -210,6 +214,7 @@ func TestLosses_ALateEndCountsWhileItsTokenIsTheLast(t *testing.T) {
 }
 
 // A task that was handed back, or lost before it had begun, keeps its place before newer ones.
+// Guarantees: D10.
 func TestLosses_TheDueTimeStays(t *testing.T) {
 	t.Parallel()
 	for how, leave := range map[string]func(p *process, a claimedTask){
@@ -284,6 +289,7 @@ func (f *fleet) run(workers int, until time.Time, kills func(id string) bool) {
 }
 
 // A deploy crashes at one task. The others that are due with it run meanwhile, and only it fails.
+// Guarantees: D22.
 func TestLosses_OnlyTheTaskThatCrashesFails(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
@@ -344,6 +350,7 @@ func runCrashing(name string) error {
 var crashLease = delay.WithLease(2 * redistest.Patience)
 
 // A deploy crashes at one task again and again. Then a good one runs at once what had not begun, and none has failed.
+// Guarantees: D22.
 func TestLosses_ACrashingDeploy(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
@@ -406,6 +413,7 @@ func TestLosses_ACrashingDeploy(t *testing.T) {
 }
 
 // A lost lease makes room for a task that is due. The process asks for it, and not at the next poll.
+// Guarantees: D11.
 func TestServe_AWorkerThatIsFreeAfterALossTakesADueTask(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
@@ -447,6 +455,7 @@ func TestServe_AWorkerThatIsFreeAfterALossTakesADueTask(t *testing.T) {
 }
 
 // A task whose handler has returned is renewed until Redis has recorded that.
+// Guarantees: D3.
 func TestServe_TheLeaseLastsUntilTheEndIsRecorded(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
@@ -476,6 +485,7 @@ func TestServe_TheLeaseLastsUntilTheEndIsRecorded(t *testing.T) {
 }
 
 // A task that has lost its lease twice runs alone among the tasks of its Client, also those of other queues.
+// Guarantees: D22.
 func TestServe_ATaskWithTwoLossesRunsAlone(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
@@ -623,6 +633,7 @@ func TestServe_ATaskWithTwoLossesRunsBesideNoneOfALateClaim(t *testing.T) {
 }
 
 // Incidents are counted, logged and given to the hook.
+// Guarantees: D13, D21.
 func TestIncidents_AreReported(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
@@ -706,6 +717,7 @@ func TestServe_TasksWhoseAttemptsAreUsedUpAreLogged(t *testing.T) {
 }
 
 // A copy of a call whose reply was lost reports the same incidents.
+// Guarantees: D13.
 func TestIncidents_OfALostReply(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)

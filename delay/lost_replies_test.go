@@ -46,6 +46,7 @@ func loseReplies(t *testing.T, d *redistest.FaultDialer, s *scripts.Script) (cou
 
 // While one reply in ten is lost, each task that was not cancelled runs once, without the loss of a lease. Cancel says
 // true of tasks that never run, and false of those that do.
+// Guarantees: D2, D3, D4, D5.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	const tasks, parallel = 2000, 32

@@ -26,6 +26,7 @@ func resume(t *testing.T, q *delay.Queue) {
 }
 
 // No process claims a task of a paused queue. Resume wakes as many as there are tasks for: within the test nobody polls.
+// Guarantees: D25.
 func TestPause_NoTaskBeginsUntilResume(t *testing.T) {
 	t.Parallel()
 	f := newCrew(t, redistest.Shared(t).Client(t))
@@ -83,6 +84,7 @@ func TestPause_NoTaskBeginsUntilResume(t *testing.T) {
 }
 
 // A handler that runs goes on, and its end is recorded; tasks are cancelled and moved.
+// Guarantees: D25.
 func TestPause_EverythingElseGoesOn(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
@@ -113,6 +115,7 @@ func TestPause_EverythingElseGoesOn(t *testing.T) {
 }
 
 // A copy of a call pauses no queue that was resumed since, and has the answer of the call.
+// Guarantees: D25.
 func TestCopies_PauseAndResume(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
@@ -130,6 +133,7 @@ func TestCopies_PauseAndResume(t *testing.T) {
 }
 
 // Processes that are not in the waiting list listen to the channel of the queue.
+// Guarantees: D25.
 func TestResume_WakesProcessesThatAreNotListed(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
@@ -145,6 +149,7 @@ func TestResume_WakesProcessesThatAreNotListed(t *testing.T) {
 }
 
 // A pause does not expire. If Redis loses it, the queue runs again.
+// Guarantees: D25.
 func TestPause_ALostKeyResumes(t *testing.T) {
 	t.Parallel()
 	f := newCrew(t, redistest.Shared(t).Client(t))

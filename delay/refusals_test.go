@@ -17,6 +17,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
+// Guarantees: D15.
 func TestQueue_RefusesBadInput(t *testing.T) {
 	t.Parallel()
 	rdb, name, ctx := redistest.Shared(t).Client(t), redistest.Name(t), t.Context()
@@ -60,6 +61,7 @@ func TestQueue_RefusesBadInput(t *testing.T) {
 	require.Empty(t, rdb.Keys(ctx, "{"+name+"*").Val())
 }
 
+// Guarantees: D15.
 func TestQueue_RefusesKeysOfAnotherKind(t *testing.T) {
 	t.Parallel()
 	rdb, name, ctx := redistest.Shared(t).Client(t), redistest.Name(t), t.Context()
@@ -72,6 +74,7 @@ func TestQueue_RefusesKeysOfAnotherKind(t *testing.T) {
 }
 
 // Serve looks at all keys before it claims a task.
+// Guarantees: D15.
 func TestServe_RefusesKeysOfAnotherKindBeforeItClaims(t *testing.T) {
 	t.Parallel()
 	for _, part := range []string{"later", "failed", "since", "tasks", "attempts", "running", "token", "paused"} {
@@ -90,6 +93,7 @@ func TestServe_RefusesKeysOfAnotherKindBeforeItClaims(t *testing.T) {
 }
 
 // Whatever else happens at that time, a Serve that returns because the wheel stops says so.
+// Guarantees: D17.
 func TestServe_SaysThatTheWheelHasStopped(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
@@ -205,6 +209,7 @@ func TestClose_DoesNotWaitForLoopsOverLists(t *testing.T) {
 	require.Equal(t, 101, n, "the tasks of the page, and the error of the next one")
 }
 
+// Guarantees: D18.
 func TestClose_WaitsNoLongerThanALeaseForARedisThatHangs(t *testing.T) {
 	t.Parallel()
 	server, d := redistest.Shared(t), &redistest.FaultDialer{}
@@ -224,6 +229,7 @@ func TestClose_WaitsNoLongerThanALeaseForARedisThatHangs(t *testing.T) {
 }
 
 // The end of an attempt that Redis has not recorded is an error, also if no call hangs for long.
+// Guarantees: D18.
 func TestClose_SaysThatAnEndIsNotRecorded(t *testing.T) {
 	t.Parallel()
 	d := &redistest.FaultDialer{}
@@ -248,6 +254,7 @@ func TestClose_SaysThatAnEndIsNotRecorded(t *testing.T) {
 	require.ErrorIs(t, <-served, context.DeadlineExceeded)
 }
 
+// Guarantees: D18.
 func TestClose_WaitsForHandlers(t *testing.T) {
 	t.Parallel()
 	c := newClient(t, redistest.Shared(t).Client(t))

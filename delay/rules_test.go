@@ -15,6 +15,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 )
 
+// Guarantees: D7.
 func TestRules_ATaskScheduledWhileOneOfItsIDRunsIsKept(t *testing.T) {
 	t.Parallel()
 	ends := map[string]func(p *process, a claimedTask){
@@ -42,6 +43,7 @@ func TestRules_ATaskScheduledWhileOneOfItsIDRunsIsKept(t *testing.T) {
 	}
 }
 
+// Guarantees: D6.
 func TestRules_NoAttemptFollowsACancelledOne(t *testing.T) {
 	t.Parallel()
 	ends := map[string]func(p *process, a claimedTask){
@@ -84,6 +86,7 @@ func TestRules_IfAbsentReplacesACancelledTask(t *testing.T) {
 }
 
 // The token of an id rises with each attempt, also if the last token is lost while the clock of Redis is set back.
+// Guarantees: D8.
 func TestRules_TokensRise(t *testing.T) {
 	t.Parallel()
 	steps := map[string]func(p *process, a claimedTask){
@@ -145,6 +148,7 @@ func TestRules_TokensRise(t *testing.T) {
 }
 
 // A lease that begins after the clock of Redis was set back is not longer than others.
+// Guarantees: D11.
 func TestRules_LeasesEndAlthoughTheClockWasSetBack(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
@@ -189,6 +193,7 @@ func TestRules_TokensEndBelowTheLargestExactNumber(t *testing.T) {
 	}
 }
 
+// Guarantees: D13.
 func TestRules_TheNumberOfFailedTasksIsBounded(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
@@ -209,6 +214,7 @@ func TestRules_TheNumberOfFailedTasksIsBounded(t *testing.T) {
 	require.Empty(t, p.tasks(), "their time has passed")
 }
 
+// Guarantees: D13.
 func TestRules_ATaskWhoseLeaseIsLostTooOftenHasFailed(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
@@ -225,6 +231,7 @@ func TestRules_ATaskWhoseLeaseIsLostTooOftenHasFailed(t *testing.T) {
 }
 
 // A debounce runs at the latest the longest wait after it was scheduled first, whichever call bounds it.
+// Guarantees: D14.
 func TestRules_ALongestWaitCountsFromTheFirstCallThatSetsOne(t *testing.T) {
 	t.Parallel()
 	bounded := func(verb, text string) []any {
@@ -250,6 +257,7 @@ func TestRules_ALongestWaitCountsFromTheFirstCallThatSetsOne(t *testing.T) {
 }
 
 // Tasks that a process hands back run at once in another one, which knows of them by a message alone.
+// Guarantees: D10.
 func TestRules_TasksThatAreHandedBackRunAtOnceElsewhere(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)

@@ -110,6 +110,7 @@ func TestScheduleAll_SchedulesInBoundedCalls(t *testing.T) {
 }
 
 // Of two tasks of an id the later one counts. At takes the place of Delay. The options are those of each task.
+// Guarantees: D4.
 func TestScheduleAll_IsScheduleOfEach(t *testing.T) {
 	t.Parallel()
 	q, ctx := newClient(t, redistest.Shared(t).Client(t)).Queue(redistest.Name(t)), t.Context()

@@ -98,6 +98,7 @@ func scriptsOf(t *testing.T, rdb *redis.Client) (n int) {
 }
 
 // Each process that serves a queue asked for each task: 32 scripts for one of 32 processes.
+// Guarantees: D24.
 func TestWaiting_ScriptsATaskDoNotGrowWithTheProcesses(t *testing.T) {
 	t.Parallel()
 	const tasks = 200
@@ -152,6 +153,7 @@ func (c *countsWork) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
+// Guarantees: D24.
 func TestWaiting_ABusyProcessAsksForNothing(t *testing.T) {
 	t.Parallel()
 	f := newCrew(t, redistest.Shared(t).Client(t))
@@ -178,6 +180,7 @@ func TestWaiting_ABusyProcessAsksForNothing(t *testing.T) {
 }
 
 // The process that claims the last task that it has room for wakes the next one, for a task that it leaves.
+// Guarantees: D23.
 func TestWaiting_TasksThatAProcessLeavesWakeOthers(t *testing.T) {
 	t.Parallel()
 	f := newCrew(t, redistest.Shared(t).Client(t))
@@ -206,6 +209,7 @@ func TestWaiting_TasksThatAProcessLeavesWakeOthers(t *testing.T) {
 }
 
 // Whatever becomes of the first process, a guard runs the task.
+// Guarantees: D23.
 func TestWaiting_AGuardTakesOver(t *testing.T) {
 	t.Parallel()
 	for what, fail := range map[string]func(*redistest.FaultDialer){
@@ -245,6 +249,7 @@ func TestWaiting_AGuardTakesOver(t *testing.T) {
 	}
 }
 
+// Guarantees: D23.
 func TestWaiting_DeadEntriesLeave(t *testing.T) {
 	t.Parallel()
 	f := newCrew(t, redistest.Shared(t).Client(t))
@@ -256,6 +261,7 @@ func TestWaiting_DeadEntriesLeave(t *testing.T) {
 	f.await(1)
 }
 
+// Guarantees: D24.
 func TestWaiting_ALostListIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	f := newCrew(t, redistest.Shared(t).Client(t))
@@ -271,6 +277,7 @@ func TestWaiting_ALostListIsMadeAgain(t *testing.T) {
 	f.await(3)
 }
 
+// Guarantees: D23.
 func TestWaiting_TheEntryLeavesWithServe(t *testing.T) {
 	t.Parallel()
 	f := newCrew(t, redistest.Shared(t).Client(t))
@@ -290,6 +297,7 @@ func TestWaiting_TheEntryLeavesWithServe(t *testing.T) {
 }
 
 // Without a right, a process does as earlier versions did.
+// Guarantees: D24.
 func TestWaiting_WithoutARight(t *testing.T) {
 	t.Parallel()
 	for what, change := range map[string]func(name string, rights []string) []string{
@@ -333,6 +341,7 @@ func replaceRight(rights []string, old, other string) (changed []string) {
 }
 
 // Processes of earlier versions know no waiting list: they publish on the channel of the queue alone.
+// Guarantees: D23.
 func TestWaiting_TasksOfEarlierVersionsRun(t *testing.T) {
 	t.Parallel()
 	f := newCrew(t, redistest.Shared(t).Client(t))

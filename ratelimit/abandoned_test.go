@@ -76,6 +76,7 @@ func (b *barrier) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 
 // A call whose caller has left before it was sent is never sent. However many leave, they leave while all that was sent
 // is held up, and however many calls there are, few goroutines send them.
+// Guarantees: Q14.
 func TestAllow_ACallThatWasAbandonedIsNeverSent(t *testing.T) {
 	redistest.SkipIfShort(t)
 	const callers, most = 12_000, 18
@@ -110,6 +111,7 @@ func TestAllow_ACallThatWasAbandonedIsNeverSent(t *testing.T) {
 }
 
 // A reservation that was abandoned before it was sent is never sent, and one that was is given back.
+// Guarantees: Q14.
 func TestReserve_WhatWasAbandonedIsGivenBack(t *testing.T) {
 	t.Parallel()
 	for what, reserve := range map[string]func(ctx context.Context, c *ratelimit.Client, k *ratelimit.Limiter, key string) error{
@@ -206,6 +208,7 @@ func TestAllow_EachCallHasItsOwnTime(t *testing.T) {
 }
 
 // The redis client is left as it was, however many Clients were made for it.
+// Guarantees: Q36.
 func TestClose_LeavesNothingWithTheRedisClient(t *testing.T) {
 	redistest.SkipIfShort(t)
 	rdb := redistest.Shared(t).Client(t)

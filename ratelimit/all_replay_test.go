@@ -113,6 +113,7 @@ func (m *tenants) used(t *testing.T) map[string]int {
 
 // Processes that ask at once for the limits of users and of services that they share keep each of them in
 // every window, and use up what they can.
+// Guarantees: Q28.
 func TestReplay_AllKeepsEveryLimit(t *testing.T) {
 	t.Parallel()
 	user, service := ratelimit.PerSecond(50).WithBurst(20), ratelimit.PerSecond(80)
@@ -131,6 +132,7 @@ func TestReplay_AllKeepsEveryLimit(t *testing.T) {
 }
 
 // Each request is charged to both limits or to none, by counts, also when replies are lost.
+// Guarantees: Q28.
 func TestReplay_AllChargesAllOrNone(t *testing.T) {
 	t.Parallel()
 	hourly := func(t *testing.T, decide together, opts ...func(*redis.Options)) *tenants {
@@ -172,6 +174,7 @@ func TestReplay_AllChargesAllOrNone(t *testing.T) {
 }
 
 // Callers that ask at once share scripts, and each of them is told what it was granted.
+// Guarantees: Q28.
 func TestAll_ConcurrentCallersShareScripts(t *testing.T) {
 	t.Parallel()
 	c, _, trips, name := shared(t)

@@ -36,6 +36,7 @@ func combine(t *testing.T, c *ratelimit.Client, name string, user, service, part
 	}
 }
 
+// Guarantees: Q28.
 func TestAll_TakesAllOrNone(t *testing.T) {
 	t.Parallel()
 	for denies, limits := range [][3]int64{{3, 10, 10}, {10, 3, 10}, {10, 10, 3}} {
@@ -81,6 +82,7 @@ func TestAll_TakesAllOrNone(t *testing.T) {
 	}
 }
 
+// Guarantees: Q28.
 func TestAll_CostsAndPeek(t *testing.T) {
 	t.Parallel()
 	c, _, trips, name := shared(t)
@@ -141,6 +143,7 @@ func TestAll_CostsAndPeek(t *testing.T) {
 	require.EqualValues(t, 2000, r.Parts[0].Remaining)
 }
 
+// Guarantees: Q28.
 func TestAll_RefusesBadParts(t *testing.T) {
 	t.Parallel()
 	c, rdb, trips, name := shared(t)
@@ -182,6 +185,7 @@ func TestAll_RefusesBadParts(t *testing.T) {
 
 // In a cluster, a hash tag puts the keys into one slot. Parts that do not share one are refused before
 // anything is sent.
+// Guarantees: Q28.
 func TestAll_OnACluster(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.SharedCluster(t).Client(t)
@@ -203,6 +207,7 @@ func TestAll_OnACluster(t *testing.T) {
 	}
 }
 
+// Guarantees: Q7.
 func TestAll_Wait(t *testing.T) {
 	t.Parallel()
 	c, rdb, trips, name := shared(t)
@@ -257,6 +262,7 @@ func TestAll_Wait(t *testing.T) {
 	require.NoError(t, <-waited)
 }
 
+// Guarantees: Q18.
 func TestAll_NothingIsKeptForCombinations(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)
@@ -269,6 +275,7 @@ func TestAll_NothingIsKeptForCombinations(t *testing.T) {
 	redistest.Poll(t, func() bool { return ratelimit.Kept(c) == 0 })
 }
 
+// Guarantees: Q28.
 func TestAll_ByPolicy(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

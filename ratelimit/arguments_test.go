@@ -49,6 +49,7 @@ func eachFunction(c *ratelimit.Client, name string, do func(what string, f func(
 }
 
 // A request for no permits is granted at once and takes nothing.
+// Guarantees: Q21.
 func TestArguments_NoPermits(t *testing.T) {
 	t.Parallel()
 	c, rdb, _, name := shared(t)
@@ -92,6 +93,7 @@ func TestArguments_NoPermits(t *testing.T) {
 }
 
 // What is wrong with the arguments is an *InvalidError, which all packages share.
+// Guarantees: Q8.
 func TestArguments_Refused(t *testing.T) {
 	t.Parallel()
 	c, rdb, trips, name := shared(t)

@@ -14,6 +14,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
+// Guarantees: Q8.
 func TestRatelimit_RefusesBadInput(t *testing.T) {
 	t.Parallel()
 	c, rdb, trips, name := shared(t)

@@ -61,6 +61,7 @@ func crowdedKinds() map[string]func(*testing.T, *ratelimit.Client) crowded {
 
 // A call that does not wait is denied while others wait for more than there is, and asks Redis a bounded number of
 // times: also where settlements void what it knows while each answer travels.
+// Guarantees: Q39.
 func TestBehindWaiters_NoCallOvertakesThemOrGoesOnAsking(t *testing.T) {
 	t.Parallel()
 	for kind, of := range crowdedKinds() {
@@ -106,6 +107,7 @@ func TestBehindWaiters_NoCallOvertakesThemOrGoesOnAsking(t *testing.T) {
 
 // Permits that come back wake a waiter when they suffice for it. Too few of them cost it no script each, only looks that
 // time bounds.
+// Guarantees: Q39.
 func TestBehindWaiters_AReturnCostsNoScriptForTheWaiter(t *testing.T) {
 	t.Parallel()
 	const returned = 200

@@ -13,6 +13,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
+// Guarantees: Q18.
 func TestLimiter_NothingIsKeptForALimit(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)
@@ -31,6 +32,7 @@ func TestLimiter_NothingIsKeptForALimit(t *testing.T) {
 	redistest.Poll(t, func() bool { return ratelimit.Kept(c) == 0 })
 }
 
+// Guarantees: Q18.
 func TestLimiter_ALimitForOneCall(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)
@@ -58,6 +60,7 @@ func TestLimiter_ALimitForOneCall(t *testing.T) {
 	require.ErrorIs(t, c.Limiter("k", ratelimit.Limit{}).Err(), cogwheel.ErrInvalid)
 }
 
+// Guarantees: Q18.
 func TestLocalShare_IsBounded(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
@@ -115,6 +118,7 @@ func TestLocalShare_IsBounded(t *testing.T) {
 
 // A long log is not counted at the first call of each process; its value is kept to as far as it can be
 // right.
+// Guarantees: Q24.
 func TestStoredLimiter_ALongLogIsNotCounted(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()

@@ -140,6 +140,7 @@ var impatientKinds = map[string]struct {
 	"a log":                        {ofLog(byFifths), byFifths, 1, false, oracle.Limit(byFifths).LogBound(), 0.99},
 }
 
+// Guarantees: Q9, Q10.
 func TestReplay_CancelledWaitersKeepTheLimitAndUseItUp(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()

@@ -67,6 +67,7 @@ var kinds = map[string]ratelimit.Algorithm{
 	"GCRA": ratelimit.GCRA, "windows": ratelimit.FixedWindow, "sliding windows": ratelimit.SlidingWindow,
 }
 
+// Guarantees: Q9.
 func TestWait_WhatWasChargedForCancelledWaitersIsNotStocked(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {
@@ -117,6 +118,7 @@ func TestWait_WhatWasChargedForCancelledWaitersIsNotStocked(t *testing.T) {
 }
 
 // Ten permits that were charged for a waiter that has gone are there for the next one.
+// Guarantees: Q9.
 func TestWait_ACancelledWaiterLeavesItsPermitsToTheNext(t *testing.T) {
 	t.Parallel()
 	for what, algorithm := range kinds {
@@ -140,6 +142,7 @@ func TestWait_ACancelledWaiterLeavesItsPermitsToTheNext(t *testing.T) {
 }
 
 // What is not used goes back to Redis, for others.
+// Guarantees: Q9.
 func TestWait_WhatIsLeftIsGivenBack(t *testing.T) {
 	t.Parallel()
 	limit := ratelimit.Limit{Rate: 20, Per: time.Hour, Burst: 20}

@@ -13,6 +13,7 @@ import (
 )
 
 // Waiters that would wait for an hour see what another process changes, within about a second.
+// Guarantees: Q11.
 func TestWait_SeesWhatOthersChange(t *testing.T) {
 	t.Parallel()
 	limit := perSeconds(5, 3600)
@@ -114,6 +115,7 @@ func TestWait_SeesWhatOthersChange(t *testing.T) {
 }
 
 // A denial that is on its way while this process gives permits back says nothing any more.
+// Guarantees: Q11.
 func TestChanges_ADenialOnItsWayIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	ask := func(t *testing.T, replies *replies, allow func(context.Context) (ratelimit.Result, error), change func()) {

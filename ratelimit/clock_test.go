@@ -39,6 +39,7 @@ func serverNow(t *testing.T, rdb redis.UniversalClient) int64 {
 	return now.UnixMicro()
 }
 
+// Guarantees: Q3.
 func TestClock_GCRA(t *testing.T) {
 	t.Parallel()
 	const hour = int64(time.Hour / time.Microsecond)
@@ -80,6 +81,7 @@ func TestClock_GCRA(t *testing.T) {
 	}
 }
 
+// Guarantees: Q3.
 func TestClock_FixedWindow(t *testing.T) {
 	t.Parallel()
 	_, rdb, _, name := shared(t)
@@ -111,6 +113,7 @@ func shift(t *testing.T, rdb *redis.Client, permits string, by time.Duration, en
 	}
 }
 
+// Guarantees: Q3.
 func TestClock_SlidingLog(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {

@@ -12,6 +12,7 @@ import (
 )
 
 // A client that does not know its cluster yet has to ask for it, which takes a hanging server's timeout.
+// Guarantees: Q14.
 func TestLimiter_AClusterThatHangsFromTheStart(t *testing.T) {
 	t.Parallel()
 	const readTimeout = 5 * time.Second

@@ -665,6 +665,7 @@ var contests = map[string]contest{
 	"GCRA, and fixed windows that deny nothing":     {limits: []string{"GCRA", "window"}, wide: "window"},
 }
 
+// Guarantees: Q1, Q22.
 func TestReplay_EveryAlgorithmKeepsItsDefinition(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()

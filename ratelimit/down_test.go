@@ -63,6 +63,7 @@ func impatient(o *redis.Options) {
 	o.DialerRetries = 1
 }
 
+// Guarantees: Q5.
 func TestDown_PolicyDecidesAtTheSpeedOfMemory(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -55,6 +55,7 @@ func withWindow(t *testing.T, test func(t *testing.T, call func(limit ratelimit.
 	}
 }
 
+// Guarantees: Q1.
 func TestFixedWindow_NothingIsGrantedFromAWindowThatHasNotBegun(t *testing.T) {
 	t.Parallel()
 	withWindow(t, func(t *testing.T, call func(ratelimit.Limit) ratelimit.Result, rdb *redis.Client, key string) {
@@ -91,6 +92,7 @@ func TestFixedWindow_AWaiterIsServedThatFindsTheEndOfAWindow(t *testing.T) {
 	}
 }
 
+// Guarantees: Q30.
 func TestFixedWindow_UsageAboveALoweredLimitIsNoDebt(t *testing.T) {
 	t.Parallel()
 	hour := time.Hour.Milliseconds()

@@ -72,6 +72,7 @@ func walk(l ratelimit.Limit, steps int, step func(now, n int64)) {
 	}
 }
 
+// Guarantees: Q1.
 func TestGCRAParams_AgreesWithRationalsForEver(t *testing.T) {
 	t.Parallel()
 	steps := testsize.WhenAlone(20_000, 1_000_000) // for each of ten limits
@@ -113,6 +114,7 @@ func TestGCRAParams_AgreesWithRationalsForEver(t *testing.T) {
 	})
 }
 
+// Guarantees: Q30.
 func TestGCRAParams_DelayIsTheFirstMicrosecondThatGrants(t *testing.T) {
 	t.Parallel()
 	for _, l := range gcraLimits {
@@ -143,6 +145,7 @@ func TestGCRAParams_DelayIsTheFirstMicrosecondThatGrants(t *testing.T) {
 }
 
 // The script against the same arithmetic, fed with the server's own times.
+// Guarantees: Q1.
 func TestRateGCRA_AgreesWithRationals(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Shared(t).Client(t)

@@ -171,6 +171,7 @@ func logChange(
 
 // A waiter gets the permits that Redis granted it, in whichever order the reply to its script and the reply to a
 // change of the key come in. Otherwise it would sleep until the limit grants again, for an hour.
+// Guarantees: Q11.
 func TestChanges_AGrantInFlightIsNotLost(t *testing.T) {
 	t.Parallel()
 	orders := map[string]func(t *testing.T, look, change *stop, done <-chan error, changed <-chan error) error{
@@ -278,6 +279,7 @@ func setupWait(what string, c *ratelimit.Client, name string) func(context.Conte
 }
 
 // A grant whose reply comes after the timeout, and after a change of the key, serves the waiter.
+// Guarantees: Q11.
 func TestChanges_ALateGrantIsNotLost(t *testing.T) {
 	t.Parallel()
 	for what, a := range kinds {
@@ -308,6 +310,7 @@ func TestChanges_ALateGrantIsNotLost(t *testing.T) {
 }
 
 // The waiters of a process are served by its Resets, one by each, and those of another process too.
+// Guarantees: Q11.
 func TestReset_ServesWaitersEveryTime(t *testing.T) {
 	t.Parallel()
 	for what, a := range kinds {
@@ -347,6 +350,7 @@ func (stillClock) After(time.Duration) <-chan time.Time { return nil }
 
 // Permits that are in memory when a change of the key begins are of the old state: a change that succeeds drops
 // them, so that the new burst is not exceeded. All other permits in memory stay.
+// Guarantees: Q11.
 func TestReset_DropsPermitsOfTheOldStateOnly(t *testing.T) {
 	t.Parallel()
 	// setup lets Redis grant three permits to a waiter that has left, so that two remain in memory.

@@ -29,6 +29,7 @@ func hanging(t *testing.T, before func(c *ratelimit.Client), opts ...ratelimit.O
 // soon is well below the timeouts of a redis client, and above what scheduling takes.
 const soon = 1500 * time.Millisecond
 
+// Guarantees: Q5.
 func TestTimeout_ThePolicyDecidesWhenItIsOver(t *testing.T) {
 	t.Parallel()
 	limit := ratelimit.PerHour(1000)
@@ -88,6 +89,7 @@ func TestTimeout_AFirstDecisionTakesOne(t *testing.T) {
 }
 
 // The deadline of a request is often shorter than the timeout of the limiter.
+// Guarantees: Q5.
 func TestTimeout_ADeadlineThatPassesEarlierIsAnOutage(t *testing.T) {
 	t.Parallel()
 	for what, policy := range map[string]ratelimit.Policy{"open": ratelimit.FailOpen(), "closed": ratelimit.FailClosed()} {
@@ -157,6 +159,7 @@ type promised struct {
 func (p promised) Deadline() (time.Time, bool) { return p.deadline, true }
 
 // Whatever is asked, a context that ends lets its caller go.
+// Guarantees: Q14.
 func TestHang_EveryCallEndsWithItsContext(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
@@ -220,6 +223,7 @@ func TestHang_EveryCallEndsWithItsContext(t *testing.T) {
 	}
 }
 
+// Guarantees: Q15.
 func TestClose_EndsEverythingAlthoughItsContextHasEnded(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
@@ -252,6 +256,7 @@ func TestClose_EndsEverythingAlthoughItsContextHasEnded(t *testing.T) {
 }
 
 // A user may have the rights for the scripts alone.
+// Guarantees: Q20.
 func TestBreaker_ClosesForAUserWithFewRights(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
@@ -304,6 +309,7 @@ func TestBreaker_ClosesForAUserWithFewRights(t *testing.T) {
 	}
 }
 
+// Guarantees: Q20.
 func TestBreaker_TheErrorKeepsItsCause(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -12,6 +12,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
+// Guarantees: Q16.
 func TestLimiter_StrangersShareNoQuota(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)
@@ -61,6 +62,7 @@ func TestRedisKey(t *testing.T) {
 }
 
 // In a cluster keys spread over the slots, and a hash tag in a key decides nothing.
+// Guarantees: Q17.
 func TestLimiter_KeysSpreadOverTheSlots(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.SharedCluster(t).Client(t)
@@ -74,6 +76,7 @@ func TestLimiter_KeysSpreadOverTheSlots(t *testing.T) {
 }
 
 // With a hash tag, all keys have the slot of the key that is the tag, and still no two of them meet.
+// Guarantees: Q16.
 func TestLimiter_HashTag(t *testing.T) {
 	t.Parallel()
 	const gcra, window, sliding = ratelimit.GCRA, ratelimit.FixedWindow, ratelimit.SlidingWindow
@@ -105,6 +108,7 @@ func TestLimiter_HashTag(t *testing.T) {
 }
 
 // FuzzRedisKey: distinct pairs of prefix and key never meet, and the tag of a key is its own.
+// Guarantees: Q16.
 func FuzzRedisKey(f *testing.F) {
 	for _, s := range [][4]string{
 		{"p", "bob", "p", "{bob}"},
@@ -167,6 +171,7 @@ func FuzzTaggedKey(f *testing.F) {
 }
 
 // As in Redisson, a and {a} are limits of their own that share what was granted.
+// Guarantees: Q16.
 func TestStoredLimiter_ANameInBracesSharesWhatWasGranted(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)

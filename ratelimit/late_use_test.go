@@ -11,6 +11,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
+// Guarantees: Q15.
 func TestClose_EndsWhatIsMadeLater(t *testing.T) {
 	t.Parallel()
 	c, _, n, name := shared(t)
@@ -77,6 +78,7 @@ func TestWaitFunc_CancelDoesNotRunTheFunction(t *testing.T) {
 
 // A reservation is entered into the count that the limit was looked up for, whatever happens to that in
 // between.
+// Guarantees: Q1.
 func TestPerClient_ReserveWhileTheLimitIsSet(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)

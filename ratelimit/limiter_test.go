@@ -35,6 +35,7 @@ var everywhere = map[string]func(t *testing.T, c *ratelimit.Client, rdb redis.Un
 	"Java keeps alive":             bothSidesKeepAlive,
 }
 
+// Guarantees: Q1, Q4, Q7.
 func TestRatelimit_OnASingleServer(t *testing.T) {
 	t.Parallel()
 	for what, f := range everywhere {
@@ -46,6 +47,7 @@ func TestRatelimit_OnASingleServer(t *testing.T) {
 	}
 }
 
+// Guarantees: Q1, Q4, Q7.
 func TestRatelimit_OnACluster(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
@@ -228,6 +230,7 @@ func TestLimiter_ConcurrentCallersShareScripts(t *testing.T) {
 	require.Equal(t, int64(callers*each-limit), c.Stats().Denied)
 }
 
+// Guarantees: Q7.
 func TestLimiter_WaitersAreServedInOrder(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)

@@ -35,6 +35,7 @@ func TestWait_AHopelessWaiterOfASlidingWindowIsToldAtOnce(t *testing.T) {
 }
 
 // A waiter far back in a line is told at once that its deadline comes before its turn.
+// Guarantees: Q12.
 func TestWait_ThoseAheadCountForTheDeadline(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
@@ -77,6 +78,7 @@ func TestWait_ThoseAheadCountForTheDeadline(t *testing.T) {
 }
 
 // What the policy grants in place of Redis goes to the first in line, however much that asks for.
+// Guarantees: Q7.
 func TestWait_IsInOrderUnderEveryPolicy(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

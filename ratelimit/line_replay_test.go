@@ -107,6 +107,7 @@ func (s *storm) demand() float64 {
 	return float64(s.limit.Rate) * float64(s.lasts) / float64(s.limit.Per)
 }
 
+// Guarantees: Q10.
 func TestLine_KeepsTheLimitAndUsesItUp(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond

@@ -44,6 +44,7 @@ func TestLoss_WhateverIsLostOfALimiterGrantsAtMostOneBurstMore(t *testing.T) {
 	}
 }
 
+// Guarantees: Q3.
 func TestLoss_Eviction(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, "--maxmemory-policy", "allkeys-lru")
@@ -155,6 +156,7 @@ func TestLoss_WaitersSurviveAFlush(t *testing.T) {
 
 // The primary has granted everything when it dies; its replicas were cut off before, and know of one permit
 // only.
+// Guarantees: Q3.
 func TestLoss_AFailoverToAStaleReplicaGrantsAtMostOneBurstMore(t *testing.T) {
 	t.Parallel()
 	g := redistest.StartSentinel(t)

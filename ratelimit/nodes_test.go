@@ -39,6 +39,7 @@ func (o *outages) all() []string {
 }
 
 // A slot that migrates concerns its own keys: Redis goes on deciding for others of the same node.
+// Guarantees: Q33.
 func TestBreaker_AMigratingSlotTakesNoOtherKeysAlong(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
@@ -118,6 +119,7 @@ func hangingNode(t *testing.T, c *ratelimit.Client, seen *outages, hangs *redist
 	require.NoError(t, second(k.Allow(ctx, theirs[0])))
 }
 
+// Guarantees: Q33.
 func TestBreaker_AHangingNodeOfAClusterTakesNoOtherKeysAlong(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
@@ -132,6 +134,7 @@ func TestBreaker_AHangingNodeOfAClusterTakesNoOtherKeysAlong(t *testing.T) {
 	})
 }
 
+// Guarantees: Q33.
 func TestBreaker_AHangingShardOfARingTakesNoOtherKeysAlong(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()

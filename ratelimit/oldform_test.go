@@ -11,6 +11,7 @@ import (
 )
 
 // What is no log of this form is refused by every call and left as it is.
+// Guarantees: Q23.
 func TestStoredLimiter_LeavesWhatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	for _, counted := range []bool{false, true} { // whether this process has had the log counted before
@@ -71,6 +72,7 @@ func TestStoredLimiter_LeavesWhatItDoesNotKnow(t *testing.T) {
 }
 
 // Reserve, act, Settle: a deferred Cancel gives back all that was reserved, or nothing after Settle.
+// Guarantees: Q22.
 func TestReservation_CancelCanBeDeferredBehindSettle(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)

@@ -88,6 +88,7 @@ func TestLocalShare_AllowUpToNamesTheNextPermit(t *testing.T) {
 }
 
 // New connections are answered, but the pool has none for the limiter: then no decision waits for its timeout.
+// Guarantees: Q38.
 func TestBreaker_OpensWhileThePoolIsExhausted(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()

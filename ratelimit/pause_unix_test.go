@@ -17,6 +17,7 @@ import (
 )
 
 // A process that stands still is no outage of Redis, whose answers wait in its sockets.
+// Guarantees: Q34.
 func TestAllow_APauseOfTheProcessIsNoOutage(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()

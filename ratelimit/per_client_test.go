@@ -18,6 +18,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
+// Guarantees: Q1, Q6.
 func TestPerClient_EachClientHasACount(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -56,6 +57,7 @@ func TestPerClient_TheFirstCallAsksTwice(t *testing.T) {
 }
 
 // The counts of clients that are gone do not stay, and no count ends while an entry is in force.
+// Guarantees: Q6, Q18.
 func TestPerClient_CountsExpire(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -107,6 +109,7 @@ func TestStoredLimiter_AChangeWithoutAScopeKeepsIt(t *testing.T) {
 }
 
 // Redisson sets no epoch.
+// Guarantees: Q6.
 func TestPerClient_ALimitOfJava(t *testing.T) {
 	t.Parallel()
 	c, rdb, _, name := shared(t)
@@ -213,6 +216,7 @@ func answer(t *testing.T, done <-chan error) error {
 	}
 }
 
+// Guarantees: Q6.
 func TestPerClient_AChangeBy(t *testing.T) {
 	t.Parallel()
 	setup := func(t *testing.T, limit ratelimit.Limit) (ours, theirs *ratelimit.StoredLimiter) {
@@ -325,6 +329,7 @@ func TestPerClient_AChangeBy(t *testing.T) {
 	})
 }
 
+// Guarantees: Q1.
 func TestPerClient_ConcurrentCallersAreExact(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)

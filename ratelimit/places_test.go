@@ -62,6 +62,7 @@ func (p *places) giveBack(c ratelimit.Charge, n int64) bool {
 func (p *places) pass(ms int64) { p.now += ms * 1000 }
 
 // A place that is given back is a hole, and the next request that it has room for takes it.
+// Guarantees: Q9.
 func TestPlaces_AHoleIsTaken(t *testing.T) {
 	t.Parallel()
 	p := newPlaces(t, ratelimit.PerSecond(10).WithBurst(1))
@@ -81,6 +82,7 @@ func TestPlaces_AHoleIsTaken(t *testing.T) {
 }
 
 // What is given back before other charges moves them forward: of those, less can be given back then.
+// Guarantees: Q22.
 func TestPlaces_WhatHasMovedForwardReturnsSooner(t *testing.T) {
 	t.Parallel()
 	for _, broken := range [][]string{nil, {"ARGV[at + 1] + ends_us, s.returned - ARGV[at + 1]", "ARGV[at + 1] + ends_us, 0"}} {
@@ -98,6 +100,7 @@ func TestPlaces_WhatHasMovedForwardReturnsSooner(t *testing.T) {
 }
 
 // What is given back before places is there at once, but for what these need; the places stay.
+// Guarantees: Q22.
 func TestPlaces_WhatIsOwed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -124,6 +127,7 @@ func TestPlaces_WhatIsOwed(t *testing.T) {
 }
 
 // A hole before a wide place ends where the permits of the place, and what is owed, need the time.
+// Guarantees: Q22.
 func TestPlaces_AHoleIsNotAddedToWhatIsOwed(t *testing.T) {
 	t.Parallel()
 	for _, broken := range [][]string{nil, {"  gcra_raise(s)\n", ""}} {
@@ -140,6 +144,7 @@ func TestPlaces_AHoleIsNotAddedToWhatIsOwed(t *testing.T) {
 }
 
 // What is given back before a place that is as wide as the burst is there when that place is given back.
+// Guarantees: Q22.
 func TestPlaces_WhatHasNoRoomBesideAPlaceComesBackWithIt(t *testing.T) {
 	t.Parallel()
 	p := newPlaces(t, ratelimit.PerSecond(1).WithBurst(10))
@@ -159,6 +164,7 @@ func TestPlaces_WhatHasNoRoomBesideAPlaceComesBackWithIt(t *testing.T) {
 }
 
 // A request that has no room in a hole comes after all places, and is told when.
+// Guarantees: Q30.
 func TestPlaces_ADenialBesidePieces(t *testing.T) {
 	t.Parallel()
 	p := newPlaces(t, ratelimit.PerSecond(1).WithBurst(4))
@@ -178,6 +184,7 @@ func TestPlaces_ADenialBesidePieces(t *testing.T) {
 }
 
 // Places are void when the state has begun anew.
+// Guarantees: Q3.
 func TestPlaces_EndWithTheirPeriod(t *testing.T) {
 	t.Parallel()
 	p := newPlaces(t, ratelimit.PerSecond(1).WithBurst(1))
@@ -193,6 +200,7 @@ func TestPlaces_EndWithTheirPeriod(t *testing.T) {
 }
 
 // Close gives the places of its waiters back.
+// Guarantees: Q15.
 func TestClose_GivesPlacesBack(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)

@@ -178,6 +178,7 @@ func (p prediction) wrong(t *testing.T, m *mutation, seed uint64) string {
 	return ""
 }
 
+// Guarantees: Q30.
 func TestReplay_RetryAfterIsWhenTheRequestIsGranted(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()

@@ -120,6 +120,7 @@ func (f *failing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 }
 
 // A failure means the same wherever it strikes, and is what the table says.
+// Guarantees: Q19.
 func TestRefusals_MeanWhatTheTableSays(t *testing.T) {
 	t.Parallel()
 	documented := documentedClasses(t)

@@ -178,6 +178,7 @@ func (c *refusedClient) back(t *testing.T) {
 
 // While Redis answers reads and refuses writes, the circuit stays open, and LocalShare grants no more than its share,
 // in one outage or in many.
+// Guarantees: Q20, Q29.
 func TestBreaker_StaysOpenWhileRedisRefusesWrites(t *testing.T) {
 	t.Parallel()
 	for name, refusal := range writeRefusals {
@@ -229,6 +230,7 @@ func state(t *testing.T, rdb *redis.Client) map[string]any {
 
 // A Redis that accepts some writes and refuses others lets the circuit close and open again and again. The share of a
 // period is granted once.
+// Guarantees: Q29.
 func TestLocalShare_IsGrantedOnceWhileTheCircuitFlaps(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -265,6 +267,7 @@ func TestLocalShare_IsGrantedOnceWhileTheCircuitFlaps(t *testing.T) {
 }
 
 // No policy goes back to Redis because of a probe that could not write.
+// Guarantees: Q20.
 func TestBreaker_StaysOpenUnderEveryPolicy(t *testing.T) {
 	t.Parallel()
 	for what, policy := range map[string]ratelimit.Policy{"closed": ratelimit.FailClosed(), "open": ratelimit.FailOpen()} {
@@ -284,6 +287,7 @@ func TestBreaker_StaysOpenUnderEveryPolicy(t *testing.T) {
 }
 
 // A client that may not write is misconfigured: that ends the outage, and no policy grants.
+// Guarantees: Q20.
 func TestBreaker_ARightThatIsMissingIsNoOutage(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -336,6 +340,7 @@ func TestBreaker_AProbeThatWritesNothingIsFound(t *testing.T) {
 }
 
 // Probes need no rights beyond the printed ones.
+// Guarantees: Q20.
 func TestBreaker_ProbesWithThePrintedRights(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -359,6 +364,7 @@ func TestBreaker_ProbesWithThePrintedRights(t *testing.T) {
 }
 
 // What LocalShare remembers of a key ends with its share, not with the outage, and nothing is left on the wheel.
+// Guarantees: Q29.
 func TestLocalShare_IsForgottenWhenItIsWholeAgain(t *testing.T) {
 	answered(t, "!OOM_command_not_allowed", func(c *ratelimit.Client) {
 		ctx := context.Background()
@@ -385,6 +391,7 @@ func TestLocalShare_IsForgottenWhenItIsWholeAgain(t *testing.T) {
 }
 
 // In a pipeline some decisions may fail for another reason than an outage: the probe is not one of those.
+// Guarantees: Q20.
 func TestBreaker_ProbesTheDecisionThatFailed(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

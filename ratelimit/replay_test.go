@@ -231,6 +231,7 @@ func (h *history) read(mu *sync.Mutex, from io.Reader) error {
 // fleetDuration is how long a fleet without faults runs.
 func fleetDuration() time.Duration { return testsize.WhenAlone(4*time.Second, time.Minute) }
 
+// Guarantees: Q1.
 func TestReplay_SixteenProcessesKeepTheLimit(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
@@ -272,6 +273,7 @@ func TestReplay_FindsAnExcess(t *testing.T) {
 	}
 }
 
+// Guarantees: Q4.
 func TestReplay_LostRepliesNeverAdmitMore(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
@@ -290,6 +292,7 @@ func TestReplay_LostRepliesNeverAdmitMore(t *testing.T) {
 // slowLimit is one that lasts longer than a process remembers a denial.
 var slowLimit = perSeconds(200, 4)
 
+// Guarantees: Q3.
 func TestReplay_ALossOfAllDataGrantsAtMostOneBurstMore(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()

@@ -68,6 +68,7 @@ func writesRefused(code string) func(*testing.T, *returning) func() {
 }
 
 // A return that certainly was not made can be made by the same call.
+// Guarantees: Q22.
 func TestReservation_AReturnThatWasNotExecutedCanBeRepeated(t *testing.T) {
 	t.Parallel()
 	for fault, begin := range returnFaults {
@@ -158,6 +159,7 @@ func TestReservation_AReturnWhoseRefusalCameLateCanBeRepeated(t *testing.T) {
 }
 
 // A return that may have been made is not made again.
+// Guarantees: Q22.
 func TestReservation_AReturnThatMayHaveBeenExecutedIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	c := newReturning(t)
@@ -223,6 +225,7 @@ func leave(t *testing.T, c *returning, leaver string) (free func() int64, releas
 }
 
 // Permits that a call leaves behind are given back when Redis takes them again.
+// Guarantees: Q14.
 func TestLeavers_GiveBackWhenRedisIsBack(t *testing.T) {
 	t.Parallel()
 	for leaver := range leavers {
@@ -250,6 +253,7 @@ func TestLeavers_GiveBackWhenRedisIsBack(t *testing.T) {
 }
 
 // Permits that may have been given back are not given back again, except to a log, where that does nothing.
+// Guarantees: Q14.
 func TestLeavers_GiveBackOnce(t *testing.T) {
 	t.Parallel()
 	for leaver := range leavers {

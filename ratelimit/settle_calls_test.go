@@ -38,6 +38,7 @@ func ended(t *testing.T) context.Context {
 }
 
 // A deferred Cancel does not give back what was used, although the Settle before it has failed.
+// Guarantees: Q22.
 func TestReservation_CancelDoesNothingAfterAFailedSettle(t *testing.T) {
 	t.Parallel()
 	c, _, name := settling(t)
@@ -73,6 +74,7 @@ func TestReservation_CancelDoesNothingAfterAFailedSettle(t *testing.T) {
 }
 
 // Nothing is lost by a return that was not sent.
+// Guarantees: Q22.
 func TestReservation_AReturnThatWasNotSentCanBeRepeated(t *testing.T) {
 	t.Parallel()
 	c, _, name := settling(t)
@@ -111,6 +113,7 @@ func TestReservation_AReturnThatTheCircuitRefusesCanBeRepeated(t *testing.T) {
 
 // A debt is charged although a return was not answered before, as if that was made. Otherwise nil would be returned
 // for permits that nobody is charged for.
+// Guarantees: Q22.
 func TestReservation_ADebtIsChargedAfterAReturnThatWasNotAnswered(t *testing.T) {
 	t.Parallel()
 	c, d, name := settling(t)
@@ -157,6 +160,7 @@ func TestReservation_InDoubtADebtGrantsLess(t *testing.T) {
 }
 
 // A settlement that cannot be repeated fails again.
+// Guarantees: Q22.
 func TestReservation_AReturnThatWasNotAnsweredIsAnErrorAgain(t *testing.T) {
 	t.Parallel()
 	c, d, name := settling(t)

@@ -277,6 +277,7 @@ var settledAlgorithms = map[string]settledAlgorithm{
 }
 
 // Whatever is given back or owed, and whenever, what was used stays within the definition of the algorithm.
+// Guarantees: Q22.
 func TestSettle_KeepsTheDefinition(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()

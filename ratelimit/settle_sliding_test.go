@@ -72,6 +72,7 @@ func (c settledWindows) run(s *slidingServer) (d *slidingDefinition, found strin
 
 // A return lowers the count of the window in which the permits were charged, while it counts. So every decision is by
 // the definition, as if no more had been reserved than was used, or may be used yet.
+// Guarantees: Q22.
 func TestReplay_SettledSlidingWindowIsItsDefinition(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []ratelimit.Limit{perSeconds(20, 60), perSeconds(7, 97), perSeconds(100, 3600), perSeconds(1, 60)} {

@@ -159,6 +159,7 @@ func stored(t *testing.T, rdb redis.UniversalClient, k *ratelimit.Limiter, key s
 }
 
 // Whoever denies, Redis or this process, the request passes, takes nothing, and counts as denied.
+// Guarantees: Q37.
 func TestShadow_ADeniedRequestPassesAndTakesNothing(t *testing.T) {
 	t.Parallel()
 	eachShadowCall(t, func(t *testing.T, a ratelimit.Algorithm, call shadowCall) {
@@ -225,6 +226,7 @@ func TestShadow_ADeniedRequestPassesAndTakesNothing(t *testing.T) {
 }
 
 // What the limit grants, it charges, as without WithShadow, and to the same state.
+// Guarantees: Q37.
 func TestShadow_AGrantedRequestIsChargedOnce(t *testing.T) {
 	t.Parallel()
 	eachShadowCall(t, func(t *testing.T, a ratelimit.Algorithm, call shadowCall) {
@@ -263,6 +265,7 @@ func TestShadow_AGrantedRequestIsChargedOnce(t *testing.T) {
 }
 
 // An error of the limiter refuses no request either. It is reported.
+// Guarantees: Q37.
 func TestShadow_ARequestWhoseDecisionFailsPasses(t *testing.T) {
 	t.Parallel()
 	eachShadowCall(t, func(t *testing.T, a ratelimit.Algorithm, call shadowCall) {
@@ -485,6 +488,7 @@ func TestShadow_WaitFuncCallsFOnce(t *testing.T) {
 }
 
 // An All is tried as a whole: a part that would deny the request charges none, and takes none of the others.
+// Guarantees: Q37.
 func TestShadow_AllIsTriedAsAWhole(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -533,6 +537,7 @@ func TestShadow_AllIsTriedAsAWhole(t *testing.T) {
 }
 
 // Some parts on trial would delay the others, or fail with them: they are asked in a call of their own.
+// Guarantees: Q37.
 func TestShadow_AnAllIsNotTriedInPart(t *testing.T) {
 	t.Parallel()
 	c, _, trips, name := shared(t)
@@ -557,6 +562,7 @@ func TestShadow_AnAllIsNotTriedInPart(t *testing.T) {
 }
 
 // A limit on trial beside others delays, refuses and changes nothing of their request: Redis hangs, or the key is none.
+// Guarantees: Q37.
 func TestShadow_ALimitBesideOthersHarmsNothing(t *testing.T) {
 	t.Parallel()
 	server, apart := redistest.Start(t), redistest.Start(t)

@@ -206,6 +206,7 @@ func (d *slidingDefinition) aboveLog() float64 {
 	return max(0, oracle.ExcessWithin(d.limit.Per-1, d.grants(), d.limit.LogBound())) / float64(d.limit.Rate)
 }
 
+// Guarantees: Q1, Q30.
 func TestReplay_SlidingWindowIsItsDefinition(t *testing.T) {
 	t.Parallel()
 	for how, ask := range slidingArrivals {
@@ -226,6 +227,7 @@ func TestReplay_SlidingWindowIsItsDefinition(t *testing.T) {
 }
 
 // The bound of any interval of a Per is reached: 2*Rate - 1 permits.
+// Guarantees: Q1.
 func TestReplay_SlidingWindowReachesItsBound(t *testing.T) {
 	t.Parallel()
 	d, found := slidingArrivals["in the last ms of a window, and then as soon as possible"].run(newSlidingServer(t), perSeconds(20, 60), 300, 1)
@@ -265,6 +267,7 @@ func TestReplay_FindsASlidingWindowThatIsWrong(t *testing.T) {
 }
 
 // Requests that share a script are decided one after the other.
+// Guarantees: Q1.
 func TestSlidingWindow_RequestsOfOneScript(t *testing.T) {
 	t.Parallel()
 	for _, inOrder := range []bool{false, true} {
@@ -295,6 +298,7 @@ func TestSlidingWindow_RequestsOfOneScript(t *testing.T) {
 }
 
 // How long more than the whole rate takes is never overestimated: waiters are not sent away too soon.
+// Guarantees: Q12.
 func TestSlidingWindow_WaitIsALowerBound(t *testing.T) {
 	t.Parallel()
 	limit := perSeconds(20, 60)
@@ -318,6 +322,7 @@ func TestSlidingWindow_WaitIsALowerBound(t *testing.T) {
 
 // Limits of one key with periods that are multiples of each other: in each window of a limit, its requests are granted no
 // more than its Rate, in whatever order the limits are used.
+// Guarantees: Q27.
 func TestSlidingWindow_EachLimitOfAKeyHoldsInItsWindows(t *testing.T) {
 	t.Parallel()
 	limits := []ratelimit.Limit{perSeconds(5, 1), perSeconds(20, 60), perSeconds(8, 60), perSeconds(60, 3600)}
@@ -376,6 +381,7 @@ func TestSlidingWindow_ALimitHoldsWhileAnotherIsUsed(t *testing.T) {
 }
 
 // A longer Per holds in the window in which it was used and in the next one. What was used under a shorter one counts.
+// Guarantees: Q27.
 func TestSlidingWindow_TheLongerPerHolds(t *testing.T) {
 	t.Parallel()
 	s := newSlidingServer(t)
@@ -410,6 +416,7 @@ func TestSlidingWindow_TheLongerPerHolds(t *testing.T) {
 }
 
 // The clock of the server steps.
+// Guarantees: Q3.
 func TestClock_SlidingWindow(t *testing.T) {
 	t.Parallel()
 	limit := perSeconds(10, 60)
@@ -467,6 +474,7 @@ func TestSlidingWindow_Refuses(t *testing.T) {
 }
 
 // The largest counts and lengths stay exact.
+// Guarantees: Q1.
 func TestSlidingWindow_LargestLimits(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []ratelimit.Limit{

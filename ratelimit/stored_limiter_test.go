@@ -185,6 +185,7 @@ func TestStoredLimiter_Reserve(t *testing.T) {
 	require.LessOrEqual(t, again.Delay(), last.Delay()+time.Second)
 }
 
+// Guarantees: Q1.
 func TestStoredLimiter_ConcurrentCallersAreExact(t *testing.T) {
 	t.Parallel()
 	l, rdb, name := storedLimiter(t, perSeconds(500, 60), ratelimit.Overall)

@@ -17,6 +17,7 @@ import (
 
 // Requests for one key under a long and a short limit take turns. Neither makes the key forget what was used
 // under the other.
+// Guarantees: Q27.
 func TestLimiter_LimitsOfOneKeyDoNotForgetEachOther(t *testing.T) {
 	t.Parallel()
 	for _, algorithm := range kinds {
@@ -43,6 +44,7 @@ func TestLimiter_LimitsOfOneKeyDoNotForgetEachOther(t *testing.T) {
 
 // What was used under one limit counts under the next: as a part of the burst with GCRA, as permits of the
 // windows with FixedWindow and SlidingWindow. Reset frees the key.
+// Guarantees: Q27.
 func TestLimiter_WhatWasUsedCountsUnderTheNextLimit(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {
@@ -84,6 +86,7 @@ func TestLimiter_WhatWasUsedCountsUnderTheNextLimit(t *testing.T) {
 }
 
 // A window lasts as long as the longest limit that something of it was used under, counted from its begin.
+// Guarantees: Q27.
 func TestLimiter_AWindowLastsAsLongAsItsLongestLimit(t *testing.T) {
 	t.Parallel()
 	c, rdb, _, name := shared(t)
@@ -139,6 +142,7 @@ func TestLimiter_With(t *testing.T) {
 
 // Whatever combinations of keys and limits there are, memory holds what is in flight or denied now.
 // At full size and alone, the test asks for a million of them and looks at the heap.
+// Guarantees: Q18.
 func TestLimiter_AMillionCombinationsOfKeyAndLimit(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()

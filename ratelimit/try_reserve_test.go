@@ -52,6 +52,7 @@ func tryReservers(t *testing.T, c *ratelimit.Client, name string) map[string]try
 }
 
 // A request that TryReserve grants is settled with each of its limits.
+// Guarantees: Q22.
 func TestTryReserve_SettlesEachLimit(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)
@@ -123,6 +124,7 @@ func TestTryReserve_SettlesEachLimit(t *testing.T) {
 }
 
 // Of an All each part is settled in its own permits.
+// Guarantees: Q22.
 func TestTryReserve_SettlesThePartsOfAnAll(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)
@@ -241,6 +243,7 @@ func TestTryReserve_ByThePolicy(t *testing.T) {
 }
 
 // A debt whose reply is lost is sent again; a return is not.
+// Guarantees: Q22, Q38.
 func TestReservation_SettleAfterALostReply(t *testing.T) {
 	t.Parallel()
 	for _, a := range shadowAlgorithms {

@@ -82,6 +82,7 @@ func stateKey(name string, algorithm ratelimit.Algorithm) string {
 	return ratelimit.RedisKey("k", name, algorithm)
 }
 
+// Guarantees: Q31.
 func TestLimiter_AStateOfALaterVersionCountsAsUsedUp(t *testing.T) {
 	t.Parallel()
 	limit := ratelimit.PerMinute(60)
@@ -131,6 +132,7 @@ func laterVersion(t *testing.T, s *scripts.Script, from, to string) *mutation {
 	return m
 }
 
+// Guarantees: Q31.
 func TestLimiter_TwoVersionsGrantNoMoreThanOne(t *testing.T) {
 	t.Parallel()
 	for kind, later := range map[string]*mutation{
@@ -161,6 +163,7 @@ func TestLimiter_TwoVersionsGrantNoMoreThanOne(t *testing.T) {
 }
 
 // A state that this version has written before is not given back in place of one that it cannot read.
+// Guarantees: Q31.
 func TestReservation_CancelLeavesAStateOfALaterVersion(t *testing.T) {
 	t.Parallel()
 	c, rdb, _, name := shared(t)
@@ -185,6 +188,7 @@ var unknownEntries = []string{
 	"\x20" + strings.Repeat("i", 16) + "\x01\x00\x00\x00", strings.Repeat("x", 300) + "\x01\x00\x00\x00",
 }
 
+// Guarantees: Q31.
 func TestStoredLimiter_AnEntryOfALaterVersionCountsAsTheWholeRate(t *testing.T) {
 	t.Parallel()
 	limit := perSeconds(10, 60)

@@ -14,6 +14,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
+// Guarantees: C1.
 func TestLock_AStepOfTheWallClock(t *testing.T) {
 	for _, step := range []time.Duration{time.Minute, -time.Minute} {
 		t.Run(fmt.Sprintf("by %v loses none of 100 locks, renewed or not", step), func(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
+// Guarantees: L21.
 func TestClient_Close(t *testing.T) {
 	t.Parallel()
 
@@ -104,6 +105,7 @@ func TestClient_Close(t *testing.T) {
 }
 
 // A release that fails while the wheel is full is sent later.
+// Guarantees: W23.
 func TestClient_ReleasesOnAFullWheel(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
@@ -182,6 +184,7 @@ func TestClient_CloseWithAnEndedContextDoesNotWaitForAHangingRedis(t *testing.T)
 	require.ErrorIs(t, l.Err(), redislock.ErrClosed)
 }
 
+// Guarantees: L21.
 func TestQuorum_CloseReleasesAlthoughItsContextHasEnded(t *testing.T) {
 	t.Parallel()
 	servers := startServers(t, 3)

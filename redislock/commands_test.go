@@ -87,6 +87,7 @@ func TestKinds_Cost(t *testing.T) {
 	}
 }
 
+// Guarantees: C3.
 func TestRedislock_SendsNoAbsoluteTimes(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -15,6 +15,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
+// Guarantees: L17.
 func TestRedislock_RefusesBadInput(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -139,6 +140,7 @@ func TestErr_ReportsInvalidNamesAndOptions(t *testing.T) {
 	require.Zero(t, dialer.Conns())
 }
 
+// Guarantees: E1.
 func TestErrors_AreOneLineWithOnePrefix(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -13,6 +13,7 @@ import (
 )
 
 // The locks are spread over three masters, one of which stops.
+// Guarantees: L39.
 func TestCluster_StoppedMasterDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	const locks = 60
@@ -44,6 +45,7 @@ func TestCluster_StoppedMasterDelaysNoOther(t *testing.T) {
 }
 
 // The master dies and its replica takes over. go-redis alone would notice within a minute.
+// Guarantees: L38.
 func TestCluster_LocksSurviveFailover(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
@@ -52,6 +54,7 @@ func TestCluster_LocksSurviveFailover(t *testing.T) {
 	})
 }
 
+// Guarantees: L38.
 func TestSentinel_LocksSurviveFailover(t *testing.T) {
 	t.Parallel()
 	sentinel := redistest.StartSentinel(t)
@@ -119,6 +122,7 @@ func nodeForKey(t *testing.T, rdb redis.UniversalClient, key string) *redis.Clie
 // The primary loses its connections to the Sentinels and replicas, but still answers its connected clients.
 // Renewals go to the new primary, as acquisitions do. If the new primary does not know the lock, the holder
 // learns so within a third of its lease.
+// Guarantees: L40.
 func TestSentinel_RenewalsLeaveADeposedPrimary(t *testing.T) {
 	t.Parallel()
 	for name, client := range redistest.SentinelClients {

@@ -40,6 +40,7 @@ func (o *scriptOutcomes) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 }
 
 // A waiter of a FairMutex keeps its queue position through an outage and is still woken.
+// Guarantees: L24.
 func TestFairMutex_WaiterKeepsItsQueuePositionInAnOutage(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
@@ -81,6 +82,7 @@ func TestFairMutex_WaiterKeepsItsQueuePositionInAnOutage(t *testing.T) {
 
 // Waiters give up during an outage that is longer than their leases. Their queue entries must not delay
 // others once the lock is free.
+// Guarantees: L25.
 func TestFairMutex_WaitersThatGiveUpInAnOutageLeaveTheQueue(t *testing.T) {
 	t.Parallel()
 	for _, lease := range []time.Duration{20 * time.Millisecond, 300 * time.Millisecond} {
@@ -140,6 +142,7 @@ func TestFairMutex_WaiterCancelledWhileRedisHangsLeavesTheQueue(t *testing.T) {
 
 // Leases near the shortest that the wheel allows expire in flight and are requested again. The queue is empty
 // once all callers have left.
+// Guarantees: L25.
 func TestFairMutex_ShortLeasesLeaveTheQueueEmpty(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
@@ -168,6 +171,7 @@ func TestFairMutex_ShortLeasesLeaveTheQueueEmpty(t *testing.T) {
 }
 
 // A reply that is lost after the script ran costs neither the queue position nor the lock.
+// Guarantees: L23.
 func TestFairMutex_LostReply(t *testing.T) {
 	t.Parallel()
 	onEachDeployment(t, lostReplyKeepsQueuePosition)

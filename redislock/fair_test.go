@@ -39,6 +39,7 @@ func startInOrder(t testing.TB, rdb redis.UniversalClient, name string, n int, c
 	}
 }
 
+// Guarantees: L23.
 func TestFairMutex(t *testing.T) {
 	t.Parallel()
 	onEachDeployment(t, func(t *testing.T, dep *deployment) {

@@ -29,6 +29,7 @@ func onlyWoken() redislock.Option { return redislock.WithPoll(time.Hour) }
 
 // A hand-over between processes costs three scripts, whatever their number: an ask that is refused, one that is granted,
 // and a release.
+// Guarantees: L36.
 func TestFleet_AHandOverCostsThreeScripts(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"plain", "write"} {
@@ -70,6 +71,7 @@ func TestFleet_AHandOverCostsThreeScripts(t *testing.T) {
 
 // Waiters of different processes are served in the order in which they came, and callers that come later do not overtake
 // them.
+// Guarantees: L55.
 func TestFleet_ServesInOrderOfArrival(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"plain", "write"} {
@@ -137,6 +139,7 @@ func ghostAt(t testing.TB, rdb *redis.Client, name, channel string, came float64
 }
 
 // A process that has died or is stopped does not hold up the others, which are not woken by anything else here.
+// Guarantees: L54.
 func TestFleet_AWaiterThatDoesNotAnswerIsPassedOver(t *testing.T) {
 	t.Parallel()
 	for what, hears := range map[string]bool{"its connection is gone": false, "it is stopped": true} {
@@ -170,6 +173,7 @@ func TestFleet_AWaiterThatDoesNotAnswerIsPassedOver(t *testing.T) {
 
 // A holder that has waited in the line dies, and the next waiter is stopped. Then the waiter behind that one asks when the
 // lease has ended.
+// Guarantees: L54.
 func TestFleet_AHolderDiesBeforeOneThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	type locks interface {
@@ -234,6 +238,7 @@ func TestFleet_AWaiterThatGivesUpLeavesTheLine(t *testing.T) {
 }
 
 // A line that is lost, as after a failover, costs a poll.
+// Guarantees: L16.
 func TestFleet_ALineThatIsLostCostsAPoll(t *testing.T) {
 	t.Parallel()
 	c, rdb, name := onSharedServer(t)
@@ -306,6 +311,7 @@ func TestFleet_TheEndOfALeaseCostsAFewScripts(t *testing.T) {
 }
 
 // Readers that wait behind a writer are let in together, by one message.
+// Guarantees: L36.
 func TestFleet_ReadersAreLetInTogether(t *testing.T) {
 	t.Parallel()
 	const processes = 24

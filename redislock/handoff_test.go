@@ -36,6 +36,7 @@ func startLockFuncs(t *testing.T, m *redislock.Mutex, n int) (served <-chan int)
 }
 
 // Within a process, exclusive locks pass from caller to caller without a call to Redis.
+// Guarantees: L36.
 func TestKinds_Handoff(t *testing.T) {
 	t.Parallel()
 	const callers = 50
@@ -78,6 +79,7 @@ func TestKinds_Handoff(t *testing.T) {
 	})
 }
 
+// Guarantees: L36.
 func TestMutex_Handoff(t *testing.T) {
 	t.Parallel()
 
@@ -125,6 +127,7 @@ func TestMutex_Handoff(t *testing.T) {
 }
 
 // Repeated callers of one process do not starve those of another.
+// Guarantees: L37.
 func TestMutex_HandoffDoesNotStarveOtherProcesses(t *testing.T) {
 	t.Parallel()
 	c, rdb, name := onSharedServer(t)
@@ -148,6 +151,7 @@ func TestMutex_HandoffDoesNotStarveOtherProcesses(t *testing.T) {
 	running.Wait()
 }
 
+// Guarantees: L36.
 func TestMutex_OneAttemptPerProcessAndMessage(t *testing.T) {
 	t.Parallel()
 	const waiters = 20

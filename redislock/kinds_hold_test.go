@@ -13,6 +13,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
+// Guarantees: L1, L56.
 func excludesOthers(t *testing.T, lut *lockUnderTest) {
 	c := lut.newClient(t)
 	l := mustTryLock(t, lut.mutex(c, redislock.WithLease(20*time.Second)))
@@ -93,6 +94,7 @@ func secondUnlockIsNotHeld(t *testing.T, lut *lockUnderTest) {
 	lut.requireNoKeys(t)
 }
 
+// Guarantees: L10.
 func unlockAfterExpiryIsLost(t *testing.T, lut *lockUnderTest) {
 	l := lut.mustLock(t, redislock.WithLease(time.Second), redislock.WithoutRenewal())
 	other := mustLock(t, lut.conflictingMutex(lut.newClient(t)))
@@ -147,6 +149,7 @@ func ownerEntersAgain(t *testing.T, lut *lockUnderTest) {
 	mustUnlock(t, next)
 }
 
+// Guarantees: L15.
 func extendLengthensTheLease(t *testing.T, lut *lockUnderTest) {
 	l := lut.mustLock(t, redislock.WithLease(20*time.Second), redislock.WithoutRenewal())
 	before := l.Deadline()
@@ -180,6 +183,7 @@ func extendOfRemovedLockIsLost(t *testing.T, lut *lockUnderTest) {
 	mustUnlock(t, other)
 }
 
+// Guarantees: L9.
 func unlockAfterContextEnd(t *testing.T, lut *lockUnderTest) {
 	ctx, cancel := context.WithCancel(t.Context())
 	l, err := lut.mutex(lut.newClient(t)).Lock(ctx)
@@ -205,6 +209,7 @@ func endsAfterMaxHold(t *testing.T, lut *lockUnderTest) {
 	lut.requireNoKeys(t)
 }
 
+// Guarantees: L21.
 func closeEndsLockAndWaiters(t *testing.T, lut *lockUnderTest) {
 	c := lut.newClient(t)
 	l := mustTryLock(t, lut.mutex(c))
@@ -314,6 +319,7 @@ func nestedOnOneConnection(t *testing.T, lut *lockUnderTest) {
 
 // As with a deferred Close after the end of the context of signal.NotifyContext. It has a second, in which a machine
 // that stands still may not release anything.
+// Guarantees: L21.
 func closeReleasesAfterContextEnd(t *testing.T, lut *lockUnderTest) {
 	c := lut.newClient(t)
 	l := mustTryLock(t, lut.mutex(c))

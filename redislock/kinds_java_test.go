@@ -195,6 +195,7 @@ var javaConflicts = map[string][]string{
 	"plain": {"plain"}, "fair": {"fair"}, "read": {"write"}, "write": {"write", "read"},
 }
 
+// Guarantees: L47.
 func javaUnlockWakesWaiter(t *testing.T, lut *lockUnderTest) {
 	waiter := lut.newWaiter(t, lut.mutex)
 	for _, kind := range javaConflicts[lut.kind] {
@@ -220,6 +221,7 @@ func javaUnlockWakesWaiter(t *testing.T, lut *lockUnderTest) {
 	lut.requireNoKeys(t)
 }
 
+// Guarantees: L47.
 func unlockWakesJava(t *testing.T, lut *lockUnderTest) {
 	for _, kind := range javaConflicts[lut.kind] {
 		j := lut.java(t, kind, 52)
@@ -341,6 +343,7 @@ func TestFairMutex_QueuesWithJava(t *testing.T) {
 }
 
 // Older services use channels that are not sharded, in a cluster too.
+// Guarantees: L47.
 func TestCluster_WithoutShardedChannels(t *testing.T) {
 	t.Parallel()
 	for kind := range javaScripts {

@@ -64,6 +64,7 @@ func renewalRestoresExpiry(t *testing.T, lut *lockUnderTest) {
 	lut.requireNoKeys(t)
 }
 
+// Guarantees: L2.
 func holderLearnsOfRemovedKey(t *testing.T, lut *lockUnderTest) {
 	const lease = safeLease
 	l := lut.mustLock(t, redislock.WithLease(lease))
@@ -80,6 +81,7 @@ func holderLearnsOfRemovedKey(t *testing.T, lut *lockUnderTest) {
 	poll(t, func() bool { return len(lut.remainingKeys(t)) == 0 })
 }
 
+// Guarantees: L2.
 func holderLearnsOfOverwrittenKey(t *testing.T, lut *lockUnderTest) {
 	const lease = safeLease
 	l, name := lut.mustLock(t, redislock.WithLease(lease)), lut.parts[len(lut.parts)-1]
@@ -112,6 +114,7 @@ func holderLearnsOfForceUnlock(t *testing.T, lut *lockUnderTest) {
 const farLease = 10 * time.Minute
 
 // Holders of locks with and without renewal, and a neighbour of the same client, whose hold goes on.
+// Guarantees: L49.
 func forceUnlockEndsTheContextAtOnce(t *testing.T, lut *lockUnderTest) {
 	c, other := lut.newClient(t), lut.newClient(t)
 	neighbour := mustTryLock(t, c.Mutex(lut.name+":neighbour", redislock.WithLease(farLease)))
@@ -158,6 +161,7 @@ func requireEnds(t *testing.T, ctx context.Context, what string) {
 }
 
 // A lock whose key was overwritten by another type is lost, whichever call finds out.
+// Guarantees: L8, L10.
 func TestKinds_OverwrittenKeyIsALoss(t *testing.T) {
 	t.Parallel()
 	onEachDeployment(t, func(t *testing.T, dep *deployment) {

@@ -80,6 +80,7 @@ var behaviours = map[string]behaviour{
 	"a waiter waits while Java renews":         {javaKinds, waitsWhileJavaRenews},
 }
 
+// Guarantees: L30.
 func TestKinds(t *testing.T) {
 	t.Parallel()
 	run := func(t *testing.T, dep *deployment) {
@@ -106,6 +107,7 @@ func TestKinds(t *testing.T) {
 }
 
 // What TryLock of each kind returns while another client holds the name.
+// Guarantees: L33.
 func TestKinds_RefuseEachOther(t *testing.T) {
 	t.Parallel()
 	const (

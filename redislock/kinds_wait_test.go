@@ -58,6 +58,7 @@ func forceUnlockWakesWaiter(t *testing.T, lut *lockUnderTest) {
 	})
 }
 
+// Guarantees: L12.
 func waiterAcquiresOnExpiry(t *testing.T, lut *lockUnderTest) {
 	m, start := lut.mutex(lut.newClient(t)), time.Now()
 	lut.writeHold(t, 800*time.Millisecond)
@@ -68,6 +69,7 @@ func waiterAcquiresOnExpiry(t *testing.T, lut *lockUnderTest) {
 	lut.requireNoKeys(t)
 }
 
+// Guarantees: L16.
 func waiterAcquiresByPolling(t *testing.T, lut *lockUnderTest) {
 	skipIfShort(t)
 	free := lut.writeHold(t, 0) // without an expiry, so only a message or a poll ends the wait
@@ -158,6 +160,7 @@ func hundredCancelledWaitersLeaveNoKeys(t *testing.T, lut *lockUnderTest) {
 
 // A caller's context ends at each stage of a call, by brute force. A call that fails releases what it
 // acquired, so that the name is soon free.
+// Guarantees: L6.
 func contextEndingAtAnyPointLeavesNoKeys(t *testing.T, lut *lockUnderTest) {
 	m := lut.mutex(lut.newClient(t), redislock.WithLease(time.Minute))
 	w := newWheel(t)

@@ -38,6 +38,7 @@ func receive[T any](t *testing.T, from <-chan T) (v T) {
 }
 
 // A term that returns makes room for another process, whatever it returns.
+// Guarantees: L52.
 func TestLead_IsInOneProcessAtATime(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
@@ -71,6 +72,7 @@ func TestLead_IsInOneProcessAtATime(t *testing.T) {
 }
 
 // A process that leads is killed: another leads when the lease is over.
+// Guarantees: L52.
 func TestLead_AKilledLeaderIsFollowed(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
@@ -114,6 +116,7 @@ func TestLead_CloseEndsTheTermWithoutAWarning(t *testing.T) {
 }
 
 // A leader that loses the lock stops, says why, and leads again.
+// Guarantees: L52.
 func TestLead_ALostLockEndsTheTerm(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
@@ -140,6 +143,7 @@ func TestLead_ALostLockEndsTheTerm(t *testing.T) {
 	requireFree(t, rdb, name)
 }
 
+// Guarantees: L52.
 func TestLead_EndsWithTheClientAndTheWheel(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
@@ -172,6 +176,7 @@ func TestLead_EndsWithTheClientAndTheWheel(t *testing.T) {
 }
 
 // Lead does not try for ever what can never succeed.
+// Guarantees: L52.
 func TestLead_RefusesBadArguments(t *testing.T) {
 	t.Parallel()
 	c, _, name := onSharedServer(t)

@@ -80,6 +80,7 @@ func TestMutex_LockFunc(t *testing.T) {
 
 // LockFunc returns at once although the cluster hangs and the client does not yet know on which kind of
 // channel to listen.
+// Guarantees: L20.
 func TestLockFunc_ReturnsAtOnceWhileTheClusterHangs(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)

@@ -14,6 +14,7 @@ import (
 )
 
 // A server that hung executes, as soon as it goes on, what callers had sent and given up by then.
+// Guarantees: L7.
 func TestLock_WhatAHangLeftBehindIsReleasedHoweverLongItWas(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()

@@ -20,6 +20,7 @@ import (
 const release = "PUBLISH"
 
 // One Lock is one hold, and one Unlock frees it, even if their commands execute twice.
+// Guarantees: L5.
 func lostRepliesActOnce(t *testing.T, lut *lockUnderTest) {
 	for _, loss := range []redistest.Loss{redistest.Swallow, redistest.Cut} {
 		c, d := lut.newFaultyClient(t)
@@ -42,6 +43,7 @@ func lostRepliesActOnce(t *testing.T, lut *lockUnderTest) {
 	}
 }
 
+// Guarantees: L6.
 func cancelledInFlightLeavesNoKeys(t *testing.T, lut *lockUnderTest) {
 	for _, lock := range []func(anyMutex, context.Context) (*redislock.Lock, error){
 		anyMutex.TryLock, anyMutex.Lock,
@@ -67,6 +69,7 @@ func cancelledInFlightLeavesNoKeys(t *testing.T, lut *lockUnderTest) {
 	}
 }
 
+// Guarantees: L5.
 func TestMutex_ReplyLostAfterAcquire(t *testing.T) {
 	t.Parallel()
 	for name, loss := range map[string]redistest.Loss{"cut": redistest.Cut, "swallowed": redistest.Swallow} {
@@ -142,6 +145,7 @@ func TestLock_RenewalsExecuteButTheirRepliesAreLost(t *testing.T) {
 
 // A copy of an acquisition reaches Redis after its lock was released twice. It is found and released soon,
 // not when its lease ends.
+// Guarantees: L7.
 func TestKinds_LateCopyOfAnAcquisitionIsReleased(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
@@ -200,6 +204,7 @@ func TestWithMaxHold_ALateCopyOfTheAcquisitionIsReleased(t *testing.T) {
 }
 
 // The first copy of a release was executed, and its reply lost. The second arrives after the lease has ended.
+// Guarantees: L10.
 func TestLock_UnlockConfirmedAfterTheLeaseSucceeds(t *testing.T) {
 	t.Parallel()
 	for _, kind := range singleNameKinds {
@@ -220,6 +225,7 @@ func TestLock_UnlockConfirmedAfterTheLeaseSucceeds(t *testing.T) {
 }
 
 // A copy of the writer's acquisition may be in flight during Downgrade. The lock that it takes is released.
+// Guarantees: L7, L29.
 func TestRWMutex_DowngradeAfterALostReply(t *testing.T) {
 	t.Parallel()
 	server, dialer, name := redistest.Start(t), &redistest.FaultDialer{}, redistest.Name(t)

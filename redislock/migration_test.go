@@ -19,6 +19,7 @@ import (
 )
 
 // A plain lock has one key, so it keeps working while its slot migrates.
+// Guarantees: L44.
 func TestMutex_WhileItsSlotMigrates(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
@@ -44,6 +45,7 @@ func TestMutex_WhileItsSlotMigrates(t *testing.T) {
 }
 
 // Locks of several keys wait for the slot as long as their callers do. None of them fails.
+// Guarantees: L45.
 func TestKinds_WaitForASlotThatMigrates(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
@@ -91,6 +93,7 @@ func TestKinds_WaitForASlotThatMigrates(t *testing.T) {
 }
 
 // The lock and its token have a key each, and only that of the lock exists.
+// Guarantees: L45.
 func TestMutex_StateWaitsForASlotThatMigrates(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
@@ -123,6 +126,7 @@ func TestMutex_StateWaitsForASlotThatMigrates(t *testing.T) {
 }
 
 // A release that the migration blocks continues in the background, and Unlock says so.
+// Guarantees: L45.
 func TestLock_UnlockIsUnconfirmedWhileASlotMigratesForLong(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
@@ -147,6 +151,7 @@ func TestLock_UnlockIsUnconfirmedWhileASlotMigratesForLong(t *testing.T) {
 
 // A reader's timeout is a key of its own. The node that receives a slot does not have those that are still on the other
 // one.
+// Guarantees: L45.
 func TestRWMutex_AReaderKeepsItsLockWhileItsSlotMigrates(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)

@@ -33,6 +33,7 @@ func requireKept(t testing.TB, rdb redis.UniversalClient, name string) time.Dura
 
 // A lock that is unlocked before its minimum goes to a waiter of another process when the minimum ends: not before,
 // and not at the waiter's poll or the end of the lease.
+// Guarantees: L53.
 func minHoldKeepsTheName(t *testing.T, lut *lockUnderTest) {
 	for what, end := range map[string]func(*redislock.Client, *redislock.Lock){
 		"Unlock": func(_ *redislock.Client, l *redislock.Lock) { mustUnlock(t, l) },
@@ -150,6 +151,7 @@ func TestWithMinHold_ForceUnlockFreesAtOnce(t *testing.T) {
 
 // The lease of an acquisition is at least the minimum, so it outlasts a holder that dies. Renewals follow the lease:
 // they keep a long hold, and Unlock after the minimum frees it at once.
+// Guarantees: L53.
 func TestWithMinHold_AboveTheLease(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
@@ -193,6 +195,7 @@ func TestWithMinHold_UnlockShortensAnExtendedLease(t *testing.T) {
 }
 
 // The reply to a release is lost, so it is sent again. It takes effect once, and touches no later hold.
+// Guarantees: L53.
 func TestWithMinHold_RetryOfTheRelease(t *testing.T) {
 	t.Parallel()
 	for what, loss := range map[string]redistest.Loss{"cut": redistest.Cut, "swallowed": redistest.Swallow} {
@@ -233,6 +236,7 @@ func TestWithMinHold_ReleaseInTheBackground(t *testing.T) {
 
 // Copies of the acquisition and of a renewal reach Redis after Unlock. Neither prolongs the key. A copy that comes
 // after the end of the minimum takes the lock without an owner, and is released soon.
+// Guarantees: L53.
 func TestWithMinHold_LateCopies(t *testing.T) {
 	t.Parallel()
 	server, dialer := redistest.Start(t), &redistest.FaultDialer{}

@@ -13,6 +13,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
+// Guarantees: L30.
 func TestMultiMutex_LockFunc(t *testing.T) {
 	t.Parallel()
 	onEachDeploymentWithThreeNames(t, map[string]func(*testing.T, redis.UniversalClient, [3]string){

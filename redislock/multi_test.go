@@ -17,9 +17,11 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
+// Guarantees: L21, L30.
 func TestMultiMutex(t *testing.T) {
 	t.Parallel()
 
+	// Guarantees: L31.
 	t.Run("callers that name them in different orders do not deadlock", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, _ := onSharedServer(t)
@@ -143,6 +145,7 @@ func TestMultiMutex(t *testing.T) {
 		requireAllFree(t, rdb, names[:]...)
 	})
 
+	// Guarantees: L46.
 	t.Run("a part that the Owner also holds alone survives the loss of the whole", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, _ := onSharedServer(t)
@@ -236,6 +239,7 @@ func multiTakesAllOrNone(t *testing.T, dep *deployment) {
 
 // A part may be lost while the parts are joined. Unlock must still release the parts behind it, or their
 // watchdogs would keep them.
+// Guarantees: L30.
 func TestMultiMutex_PartLostDuringAcquisition(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()

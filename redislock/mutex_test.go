@@ -80,6 +80,7 @@ func TestMutex_TryLock(t *testing.T) {
 	})
 }
 
+// Guarantees: L8, L9.
 func TestLock_Unlock(t *testing.T) {
 	t.Parallel()
 
@@ -175,6 +176,7 @@ func TestLock_WithoutRenewal(t *testing.T) {
 	require.NoError(t, other.Unlock(t.Context()))
 }
 
+// Guarantees: L15.
 func TestLock_Extend(t *testing.T) {
 	t.Parallel()
 

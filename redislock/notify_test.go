@@ -46,6 +46,7 @@ func onMockClock(t *testing.T, rdb redis.UniversalClient) (*redislock.Client, *c
 	return c, mock
 }
 
+// Guarantees: L50.
 func TestClient_SubscribesOnceForAllItsHolds(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
@@ -75,6 +76,7 @@ func TestClient_SubscribesOnceForAllItsHolds(t *testing.T) {
 }
 
 // A call of Lock sends what it sent before holders were notified; the subscription is another matter.
+// Guarantees: L50.
 func TestClient_SubscribesApartFromLock(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
@@ -118,6 +120,7 @@ func TestClient_SubscribesApartFromLock(t *testing.T) {
 	poll(t, func() bool { return pubsubConnections(t, rdb) == 0 })
 }
 
+// Guarantees: L49.
 func TestClient_HearsOfForceUnlock(t *testing.T) {
 	t.Parallel()
 
@@ -128,6 +131,7 @@ func TestClient_HearsOfForceUnlock(t *testing.T) {
 		require.True(t, freed)
 	}
 
+	// Guarantees: L49.
 	t.Run("before it has subscribed", func(t *testing.T) {
 		t.Parallel()
 		for _, kind := range singleNameKinds {
@@ -139,6 +143,7 @@ func TestClient_HearsOfForceUnlock(t *testing.T) {
 		}
 	})
 
+	// Guarantees: L49.
 	t.Run("while its connection is cut", func(t *testing.T) {
 		t.Parallel()
 		rdb := redistest.Start(t).Client(t)
@@ -228,6 +233,7 @@ func TestClient_HearsOfForceUnlock(t *testing.T) {
 	})
 }
 
+// Guarantees: L49.
 func TestQuorum_HearsOfForceUnlock(t *testing.T) {
 	t.Parallel()
 	servers := startServers(t, 3)
@@ -248,6 +254,7 @@ func TestQuorum_HearsOfForceUnlock(t *testing.T) {
 
 // A message is a hint that anybody may send. It has Redis asked for the holds that it names, which go on if Redis
 // has them.
+// Guarantees: L49.
 func TestClient_ForgedMessages(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
@@ -331,6 +338,7 @@ func refusedCalls(t testing.TB, rdb *redis.Client, command string) (n int) {
 
 // A user who may not use the channels of clients keeps all else: waiters are woken, and a holder learns of
 // ForceUnlock by its next renewal.
+// Guarantees: L49.
 func TestClient_WithoutTheRightToItsChannel(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

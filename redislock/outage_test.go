@@ -14,6 +14,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
+// Guarantees: L2.
 func TestLock_RedisStoppedForLongerThanTheLease(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
@@ -79,6 +80,7 @@ func TestLock_RedisStoppedForLongerThanTheLease(t *testing.T) {
 	require.Less(t, time.Since(paused), patience)
 }
 
+// Guarantees: L13.
 func TestLock_SurvivesKilledConnections(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
@@ -147,6 +149,7 @@ func TestMutex_RedisRefuses(t *testing.T) {
 }
 
 // Transient refusals of the server are retried: a release until it succeeds, a wait until it ends.
+// Guarantees: L11.
 func TestMutex_RetriesTransientServerErrors(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
@@ -199,6 +202,7 @@ func TestMutex_RetriesTransientServerErrors(t *testing.T) {
 }
 
 // A server at maxmemory still grants locks of every kind. Each takes some hundred bytes and expires.
+// Guarantees: L43.
 func TestKinds_AreGrantedAtMaxmemory(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t, "--maxmemory", "1").Client(t)

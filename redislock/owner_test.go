@@ -12,6 +12,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
+// Guarantees: L46.
 func TestMutex_ContextWithOwner(t *testing.T) {
 	t.Parallel()
 
@@ -104,6 +105,7 @@ func TestMutex_ContextWithOwner(t *testing.T) {
 }
 
 // A Mutex and a FairMutex of one name are one lock, also for an Owner.
+// Guarantees: L46.
 func TestOwner_MutexAndFairMutexOfOneNameAreOneLock(t *testing.T) {
 	t.Parallel()
 	c, rdb, name := onSharedServer(t)
@@ -134,6 +136,7 @@ func TestMutex_NestedWithoutAnOwnerWaitsUntilItsContextEnds(t *testing.T) {
 	requireFree(t, rdb, name)
 }
 
+// Guarantees: L46.
 func TestRWMutex_ContextWithOwner(t *testing.T) {
 	t.Parallel()
 	onEachDeployment(t, ownerReadsAndWrites)

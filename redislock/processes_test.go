@@ -18,6 +18,7 @@ import (
 )
 
 // Processes that share only Redis increment a counter under a lock of each kind.
+// Guarantees: L1.
 func TestProcesses_LocksLoseNoUpdate(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
@@ -57,6 +58,7 @@ func TestProcesses_LocksLoseNoUpdate(t *testing.T) {
 }
 
 // When a holder is killed, the next caller acquires when the lease ends, not before.
+// Guarantees: L12.
 func TestProcesses_KilledHolderIsSucceededWhenItsLeaseEnds(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
@@ -91,6 +93,7 @@ func TestProcesses_KilledHolderIsSucceededWhenItsLeaseEnds(t *testing.T) {
 }
 
 // A queued waiter whose process was killed is skipped 15 s after its last sign of life, not before.
+// Guarantees: L23.
 func TestProcesses_FairMutexSkipsAKilledWaiter(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
@@ -140,6 +143,7 @@ func serverTime(t *testing.T, dep *deployment, key string) time.Time {
 }
 
 // A holder is frozen for longer than its lease. It resumes and writes before it has checked anything.
+// Guarantees: L35.
 func TestProcesses_FrozenHolderWritesTooLate(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()

@@ -13,6 +13,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
+// Guarantees: L32.
 func TestQuorum_LockFunc(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()

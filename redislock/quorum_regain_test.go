@@ -57,6 +57,7 @@ func (f independentServers) awaitParts(t *testing.T, q *redislock.Quorum, name s
 	return hold
 }
 
+// Guarantees: L32.
 func TestQuorum_OutlivesARollingRestart(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
@@ -90,6 +91,7 @@ func TestQuorum_OutlivesARollingRestart(t *testing.T) {
 }
 
 // A part that is gone is taken again when a renewal misses it.
+// Guarantees: L32.
 func TestQuorum_RegainsThePartOfAnEmptiedServer(t *testing.T) {
 	t.Parallel()
 	servers := startServers(t, 3)
@@ -157,6 +159,7 @@ func requireField(t *testing.T, rdb *redis.Client, name string) (field string) {
 }
 
 // A server that was down when the lock was acquired gets its part too.
+// Guarantees: L32.
 func TestQuorum_TakesThePartThatWasMissing(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
@@ -199,6 +202,7 @@ func (h regainHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 }
 
 // A part that a server grants when the hold has ended is released.
+// Guarantees: L32.
 func TestQuorum_RegainsNothingAfterTheEnd(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
@@ -262,6 +266,7 @@ func TestQuorum_RegainsNothingAfterTheEnd(t *testing.T) {
 
 // While the wheel stands still, no end is announced. A hold that has become invalid then stays so (L4), although a
 // part is granted and another one lasts.
+// Guarantees: L4, L32.
 func TestQuorum_RegainsNothingWithoutAValidMajority(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
@@ -325,6 +330,7 @@ func TestQuorum_RegainsNothingWithoutAValidMajority(t *testing.T) {
 
 // A part that was freed by force stays free, whether or not the Quorum was notified. So the hold ends when a majority
 // was freed, however slowly.
+// Guarantees: L32.
 func TestQuorum_RegainsNothingThatWasFreedByForce(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
@@ -403,6 +409,7 @@ func TestQuorum_RegainsNothingThatWasFreedByForce(t *testing.T) {
 }
 
 // It counts the goroutines of the process, so it is not parallel.
+// Guarantees: L18.
 func TestScale_HoldsOfAQuorumThatMissAPartCostNoGoroutine(t *testing.T) {
 	skipIfShort(t)
 	const holds, few = 200, 50

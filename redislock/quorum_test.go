@@ -75,6 +75,7 @@ func (f independentServers) awaitFree(t testing.TB, name string) {
 	}
 }
 
+// Guarantees: L32.
 func TestQuorum(t *testing.T) {
 	t.Parallel()
 	servers := startServers(t, 3)
@@ -278,6 +279,7 @@ func TestQuorum(t *testing.T) {
 }
 
 // One server of three is down, without effect on holders and callers.
+// Guarantees: L32.
 func TestQuorum_OutlivesAMinority(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
@@ -325,6 +327,7 @@ func TestQuorum_OutlivesAMinority(t *testing.T) {
 	}
 }
 
+// Guarantees: L32.
 func TestQuorum_WithoutAMajority(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()

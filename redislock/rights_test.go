@@ -14,6 +14,7 @@ import (
 )
 
 // A user of Redis 7 may use no channels by default. Its locks still work; waiters poll every few seconds.
+// Guarantees: L42.
 func TestKinds_WithoutRightsToChannels(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
@@ -98,6 +99,7 @@ func TestUnlock_WakesItsOwnProcessWithoutRightsToChannels(t *testing.T) {
 }
 
 // The user lacks a command that a lock needs. The call returns an error and leaves no key without an expiry.
+// Guarantees: L41.
 func TestKinds_WithoutARight(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

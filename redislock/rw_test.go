@@ -49,6 +49,7 @@ func readersAndWritersExclude(t *testing.T, dep *deployment) {
 }
 
 // Readers never see half of a write. The checker is shared memory without a lock of its own.
+// Guarantees: L26.
 func TestRWMutex_ReadersSeeWholeWrites(t *testing.T) {
 	t.Parallel()
 	// torn counts the torn reads among ten of each reader, or reads until one is torn.
@@ -129,6 +130,7 @@ func TestRWMutex_ReadersSeeWholeWrites(t *testing.T) {
 	})
 }
 
+// Guarantees: L26, L27.
 func TestRWMutex_Waits(t *testing.T) {
 	t.Parallel()
 	onEachDeployment(t, func(t *testing.T, dep *deployment) {
@@ -240,6 +242,7 @@ func readersAndWritersAreRenewed(t *testing.T, dep *deployment) {
 	requireFree(t, rdb, read)
 }
 
+// Guarantees: L29.
 func TestRWMutex_Downgrade(t *testing.T) {
 	t.Parallel()
 	onEachDeployment(t, func(t *testing.T, dep *deployment) {

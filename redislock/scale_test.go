@@ -23,6 +23,7 @@ import (
 
 // Most of these tests count the goroutines of the process, so they are not parallel.
 
+// Guarantees: L18.
 func TestScale_HeldLocksCostNoGoroutine(t *testing.T) {
 	skipIfShort(t)
 	locks, lease := testsize.WhenAlone(1000, 100_000), testsize.WhenAlone(safeLease, redislock.DefaultLease)
@@ -68,6 +69,7 @@ func TestScale_HeldLocksCostNoGoroutine(t *testing.T) {
 	require.Zero(t, size)
 }
 
+// Guarantees: L2.
 func TestScale_ManyHoldersLearnTogetherThatRedisHangs(t *testing.T) {
 	skipIfShort(t)
 	locks := testsize.WhenAlone(1000, 100_000)
@@ -96,6 +98,7 @@ func TestScale_ManyHoldersLearnTogetherThatRedisHangs(t *testing.T) {
 	poll(t, func() bool { return rdb.DBSize(t.Context()).Val() == 0 })
 }
 
+// Guarantees: L19.
 func TestScale_WaitersCostNoGoroutineBeyondTheirCallers(t *testing.T) {
 	skipIfShort(t)
 	const waiters = 100
@@ -127,6 +130,7 @@ func TestScale_WaitersCostNoGoroutineBeyondTheirCallers(t *testing.T) {
 }
 
 // Each caller asks for a lock of its own, under a context that may end. Redis hangs.
+// Guarantees: L19.
 func TestScale_CallsInFlightCostNoGoroutineBeyondTheirCallers(t *testing.T) { // not parallel: it counts goroutines
 	skipIfShort(t)
 	const callers = 200
@@ -165,6 +169,7 @@ func isSubscribed(t *testing.T, rdb *redis.Client, name string) bool {
 }
 
 // It counts the goroutines of the process, so it is not parallel.
+// Guarantees: L19.
 func TestScale_LockFuncCostsNoGoroutineWhileItWaits(t *testing.T) {
 	skipIfShort(t)
 	const waiters, few = 200, 20
@@ -221,6 +226,7 @@ func TestScale_LockFuncCostsNoGoroutineWhileItWaits(t *testing.T) {
 
 // A majority hangs, so each call waits for the end of its round. It counts the goroutines of the process, so it is
 // not parallel.
+// Guarantees: L19.
 func TestScale_LockFuncsOfAQuorumCostNoGoroutineWhileAMajorityHangs(t *testing.T) {
 	skipIfShort(t)
 	const names, few = 300, 100 // few: the batches in flight to two servers that hang
@@ -257,6 +263,7 @@ func fewestGoroutines(t *testing.T) int {
 }
 
 // Fifty callers give up after 10 ms and call again while another holds the lock.
+// Guarantees: L25.
 func TestScale_FairMutexWaitersThatGiveUpSoonCostLittle(t *testing.T) { // not parallel: it counts goroutines
 	skipIfShort(t)
 	server := redistest.Start(t)
@@ -298,6 +305,7 @@ func TestScale_FairMutexWaitersThatGiveUpSoonCostLittle(t *testing.T) { // not p
 }
 
 // Deadlines show that each lock is renewed. The server counts the renewals and the calls that carry them.
+// Guarantees: L13.
 func TestScale_LocksAreRenewedForManyLeases(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
@@ -377,6 +385,7 @@ func TestScale_ManyCallersOnOneConnection(t *testing.T) {
 
 // Close sends no releases for locks whose leases have ended, however many there are and however slowly Redis
 // fails.
+// Guarantees: L22.
 func TestScale_CloseEndsWithinALeaseWhileRedisHangs(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()

@@ -14,6 +14,7 @@ import (
 )
 
 // Faults of a whole deployment, one after another.
+// Guarantees: L6, L34.
 func TestKinds_SurviveServerFaults(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()

@@ -19,6 +19,7 @@ import (
 const peerValue = "9f86d081884c7d659a2feaa0c55ad015"
 
 // Eight processes wait for a holder of another library, which tells nobody when it releases the lock.
+// Guarantees: L56.
 func TestWithStringKey_WaitsForAPeerAtTheCostOfOneProcess(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
@@ -51,6 +52,7 @@ func TestWithStringKey_WaitsForAPeerAtTheCostOfOneProcess(t *testing.T) {
 }
 
 // A hold that ended and was taken by a peer is lost, and neither a renewal nor the release touches the key of the peer.
+// Guarantees: L56.
 func TestWithStringKey_LeavesAPeerAlone(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
@@ -177,6 +179,7 @@ func TestWithStringKey_OfAMultiMutex(t *testing.T) {
 }
 
 // Nobody hears a first waiter that has died, and no release finds out: the second takes its place.
+// Guarantees: L56.
 func TestWithStringKey_TheSecondFindsOutThatTheFirstIsGone(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
@@ -216,6 +219,7 @@ func TestWithStringKey_WaitsForAPeerOutsideOfTheLine(t *testing.T) {
 }
 
 // The release of a hold whose key a peer has taken, before the holder has noticed, compares too.
+// Guarantees: L56.
 func TestWithStringKey_UnlockComparesBeforeItDeletes(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)

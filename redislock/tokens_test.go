@@ -16,6 +16,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
+// Guarantees: L34.
 func tokensIncrease(t *testing.T, lut *lockUnderTest) {
 	fenced := redislock.WithFencing()
 	var last int64
@@ -51,6 +52,7 @@ func tokensIncrease(t *testing.T, lut *lockUnderTest) {
 }
 
 // Redisson's RFencedLock increments the counter and leaves its expiry alone.
+// Guarantees: L34.
 func tokensIncreaseInJavaToo(t *testing.T, lut *lockUnderTest) {
 	counter := scripts.LockFence(lut.name)
 	java := func() int64 { return lut.rdb.Incr(t.Context(), counter).Val() }
@@ -80,6 +82,7 @@ func tokensIncreaseInJavaToo(t *testing.T, lut *lockUnderTest) {
 	require.Greater(t, java(), token)
 }
 
+// Guarantees: L34.
 func tokensIncreaseFromCallerToCaller(t *testing.T, lut *lockUnderTest) {
 	var tokens []int64 // guarded by the lock
 	var running sync.WaitGroup
@@ -139,6 +142,7 @@ func noTokenWithoutFencing(t *testing.T, lut *lockUnderTest) {
 }
 
 // Tokens are reserved for hand-overs among many waiters. Redis loses all data right after they were used.
+// Guarantees: L34.
 func TestMutex_TokensIncreaseAfterDataLossDespiteReservedTokens(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)

@@ -88,6 +88,7 @@ func TestRenewer_LeasesOfOneWindowShareAWakeUpOfTheWheel(t *testing.T) {
 }
 
 // Leases of as many lengths as there are leases, on a backend that answers after 10 ms.
+// Guarantees: L13.
 func TestRenewer_LeasesOfDifferentLengthsTravelTogether(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *renewal.Renewer) {
 		const count = 3000

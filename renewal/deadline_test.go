@@ -18,6 +18,7 @@ func drawTTL(t *rapid.T) time.Duration {
 	return min(max(time.Duration(math.Exp(e)), shortest), renewal.MaxTTL)
 }
 
+// Guarantees: L2, D9.
 func TestDeadline_LiesBeforeTheServersExpiry(t *testing.T) {
 	t.Run("for every split of the round trip and clocks up to one percent apart", func(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {

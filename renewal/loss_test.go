@@ -14,6 +14,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
+// Guarantees: L2, D9.
 func TestRenewer_AnnouncesALoss(t *testing.T) {
 	// lateness is what the entry that announces may add: one tick.
 	const lateness = 2 * time.Millisecond
@@ -99,6 +100,7 @@ func TestRenewer_AnnouncesALoss(t *testing.T) {
 	}
 }
 
+// Guarantees: L13.
 func TestRenewer_SurvivesFailuresShorterThanTheLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *renewal.Renewer) {
 		start, failed := time.Now(), 0
@@ -118,6 +120,7 @@ func TestRenewer_SurvivesFailuresShorterThanTheLease(t *testing.T) {
 	})
 }
 
+// Guarantees: L4.
 func TestRenewer_NeverRevivesALostLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *renewal.Renewer) {
 		// The answer comes after the deadline and says that the lease was extended.
@@ -182,6 +185,7 @@ func TestRenewer_CountsTheNewDeadlineFromTheSending(t *testing.T) {
 	})
 }
 
+// Guarantees: L2.
 func TestRenewer_OneHangingDestinationDelaysNoOther(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *renewal.Renewer) {
 		stuck := make(chan struct{})

@@ -10,6 +10,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
 
+// Guarantees: L15.
 func TestLease_Prolong(t *testing.T) {
 	t.Parallel()
 

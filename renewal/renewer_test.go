@@ -13,6 +13,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
+// Guarantees: L13.
 func TestRenewer_KeepsALeaseAlive(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *renewal.Renewer) {
 		b := &fakeBackend{answer: all(renewal.OutcomeExtended)}
@@ -43,6 +44,7 @@ func TestRenewer_KeepsALeaseAlive(t *testing.T) {
 }
 
 // A wheel that is full of the user's timers has room for renewals.
+// Guarantees: W23.
 func TestRenewer_KeepsALeaseOnAFullWheel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, err := wheel.New(wheel.WithMaxPendingTimeouts(1))
@@ -131,6 +133,7 @@ func TestRenewer_TellsTheHolderWhenTheWheelStops(t *testing.T) {
 	})
 }
 
+// Guarantees: L17.
 func TestRenewer_RefusesBadInput(t *testing.T) {
 	w, err := wheel.New()
 	require.NoError(t, err)

@@ -30,6 +30,7 @@ func onClock(t *testing.T, f func(t *testing.T, r *renewal.Renewer, m *clocktest
 	})
 }
 
+// Guarantees: C1.
 func TestLease_AStepOfTheWallClock(t *testing.T) {
 	for _, step := range []time.Duration{time.Minute, -time.Minute, 100 * time.Millisecond} {
 		t.Run("by "+step.String()+" loses no lease", func(t *testing.T) {
@@ -163,6 +164,7 @@ func TestLease_AStepOfTheWallClock(t *testing.T) {
 	})
 }
 
+// Guarantees: C2.
 func TestLease_ASuspendedMachine(t *testing.T) {
 	t.Run("has lost its leases when it wakes, and says so at once", func(t *testing.T) {
 		for _, step := range []time.Duration{0, time.Hour, -time.Hour} { // of the wall clock meanwhile

@@ -126,6 +126,7 @@ func TestCountingSemaphore_TryAcquire(t *testing.T) {
 	require.Zero(t, available(t, s))
 }
 
+// Guarantees: S6.
 func TestCountingSemaphore_AcquireWaits(t *testing.T) {
 	t.Parallel()
 
@@ -257,6 +258,7 @@ func TestCountingSemaphore_ManyCallersShareScripts(t *testing.T) {
 }
 
 // Clients acquire one permit or all of them. They never hold more than there are, and no request starves.
+// Guarantees: S1.
 func TestCountingSemaphore_Excludes(t *testing.T) {
 	t.Parallel()
 	const clients, times = 8, 25

@@ -17,6 +17,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
+// Guarantees: S27.
 func TestSemaphore_Do(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		c, rdb, name := newSharedClient(t)
@@ -127,6 +128,7 @@ func TestSemaphore_Do(t *testing.T) {
 }
 
 // A release without a reply is no error of Do. The background sends it again.
+// Guarantees: S27.
 func TestSemaphore_DoLogsAReleaseThatIsNotConfirmed(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

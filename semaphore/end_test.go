@@ -34,6 +34,7 @@ func keysOf(t testing.TB, rdb *redis.Client, name string) (keys []string) {
 	return keys
 }
 
+// Guarantees: S18.
 func TestDelete(t *testing.T) {
 	t.Parallel()
 	for _, k := range kinds {
@@ -95,6 +96,7 @@ func TestDelete(t *testing.T) {
 
 // A Delete whose reply was lost is sent again. The copy deletes nothing that was set in between, and its caller
 // learns what the first did.
+// Guarantees: S18.
 func TestDelete_ReplyLost(t *testing.T) {
 	t.Parallel()
 	for how, loss := range losses {
@@ -129,6 +131,7 @@ func lifetimes(t testing.TB, rdb *redis.Client, name string) map[string]time.Dur
 }
 
 // Every key of a Semaphore expires an idle expiry after the last use, and after the last lease.
+// Guarantees: S19.
 func TestIdleExpiry_OfEveryKey(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		const idle, lease, slack = time.Hour, 10 * time.Minute, time.Minute
@@ -172,6 +175,7 @@ func TestIdleExpiry_OfEveryKey(t *testing.T) {
 }
 
 // A renewal defers the end of all keys, so that a semaphore that is held for long does not expire.
+// Guarantees: S19.
 func TestIdleExpiry_RenewalsAreUses(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
@@ -188,6 +192,7 @@ func TestIdleExpiry_RenewalsAreUses(t *testing.T) {
 }
 
 // A CountingSemaphore does not expire while a permit is held, and does so when all are free.
+// Guarantees: S19.
 func TestIdleExpiry_OfASemaphore(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
@@ -240,6 +245,7 @@ func TestIdleExpiry_OfASemaphore(t *testing.T) {
 }
 
 // When its time has come a semaphore is gone as if it had never been set.
+// Guarantees: S19.
 func TestIdleExpiry_TheSemaphoreIsGone(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
@@ -282,6 +288,7 @@ func TestIdleExpiry_Range(t *testing.T) {
 }
 
 // A TrySetPermits that finds the permits set is a use, of each kind.
+// Guarantees: S19.
 func TestIdleExpiry_TrySetPermitsIsAUse(t *testing.T) {
 	forEachKind(t, func(t *testing.T, k kind) {
 		rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
@@ -304,6 +311,7 @@ func TestIdleExpiry_TrySetPermitsIsAUse(t *testing.T) {
 }
 
 // A waiter looks when its semaphore expires, whatever the reason of the expiry.
+// Guarantees: S19.
 func TestWaiters_LearnAtOnceThatTheirSemaphoreHasExpired(t *testing.T) {
 	forEachKind(t, func(t *testing.T, k kind) {
 		rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)

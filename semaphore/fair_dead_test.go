@@ -10,6 +10,7 @@ import (
 )
 
 // Waiters whose processes have died keep no permits from others: whoever finds that permits are free has them woken.
+// Guarantees: S7.
 func TestFair_DeadWaitersKeepNothing(t *testing.T) {
 	t.Parallel()
 	for what, wants := range map[string]int{"one wants little": 1, "one wants more than there is": 3} {

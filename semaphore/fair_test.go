@@ -47,6 +47,7 @@ func inOrder(order chan grantOf, n int) (requests []int) {
 	return requests
 }
 
+// Guarantees: S7.
 func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
 	t.Parallel()
 	const processes = 5
@@ -92,6 +93,7 @@ func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
 }
 
 // A request that is granted more than what was kept for its process would overtake another that came before.
+// Guarantees: S7.
 func TestFair_TwoProcessesAlternate(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
@@ -124,6 +126,7 @@ func TestFair_TwoProcessesAlternate(t *testing.T) {
 }
 
 // The second request of a process, which came before those of another process, is granted before them.
+// Guarantees: S7.
 func TestFair_TheSecondRequestOfAProcessKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	server, name := redistest.Start(t), "permits"
@@ -158,6 +161,7 @@ func TestFair_TheSecondRequestOfAProcessKeepsItsPlace(t *testing.T) {
 }
 
 // Small requests of other processes do not starve a large one.
+// Guarantees: S7.
 func TestFair_LargeRequestsAreNotStarved(t *testing.T) {
 	t.Parallel()
 	server, name := redistest.Shared(t), redistest.Name(t)
@@ -190,6 +194,7 @@ func TestFair_LargeRequestsAreNotStarved(t *testing.T) {
 }
 
 // A cancelled request leaves the line in Redis, and keeps nothing from others.
+// Guarantees: S8.
 func TestFair_CancelledAcquireLeavesTheQueue(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()

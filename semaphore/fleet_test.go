@@ -53,6 +53,7 @@ func startWaiting(t testing.TB, s anySemaphore, n int64) (got chan releaseFunc, 
 
 // A grant costs three scripts if others wait, whatever their number: an ask that is refused, one that is granted, and a
 // release. The first one in the line asks once more, when it listens to services in Java.
+// Guarantees: S30.
 func TestFleet_AGrantCostsTheSameHoweverManyWait(t *testing.T) {
 	forEachKind(t, func(t *testing.T, k kind) {
 		for _, processes := range []int{4, 24} {
@@ -95,6 +96,7 @@ func TestFleet_AGrantCostsTheSameHoweverManyWait(t *testing.T) {
 
 // Waiters of different processes are served in the order in which they came, and callers that come later do not overtake
 // them, unless one of them takes too late what is kept for it: then that has expired, and nothing else here does.
+// Guarantees: S28.
 func TestFleet_ServesInOrderOfArrival(t *testing.T) {
 	forEachKind(t, func(t *testing.T, k kind) {
 		const processes, name = 8, "permits"
@@ -185,6 +187,7 @@ func TestFleet_AReleaseWakesAsManyAsItMayServe(t *testing.T) {
 
 // What is kept for a waiter that was woken is not granted to a caller that comes then, and is free again soon if the
 // waiter does not take it.
+// Guarantees: S28.
 func TestFleet_PermitsAreKeptForAMoment(t *testing.T) {
 	forEachKind(t, func(t *testing.T, k kind) {
 		rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
@@ -231,6 +234,7 @@ func (k kind) ghost(t testing.TB, rdb *redis.Client, name string, n int, hears b
 
 // A process that has died or is stopped does not hold up the others, which are not woken by anything else here, also if
 // it wanted many permits.
+// Guarantees: S29.
 func TestFleet_AWaiterThatDoesNotAnswerIsPassedOver(t *testing.T) {
 	forEachKind(t, func(t *testing.T, k kind) {
 		for what, hears := range map[string]bool{"its connection is gone": false, "it is stopped": true} {
@@ -261,6 +265,7 @@ func TestFleet_AWaiterThatDoesNotAnswerIsPassedOver(t *testing.T) {
 }
 
 // A waiter that gives up leaves the line, what was kept for it goes to the next one, and the line leaves with the last.
+// Guarantees: S29.
 func TestFleet_AWaiterThatGivesUpLeavesTheLine(t *testing.T) {
 	forEachKind(t, func(t *testing.T, k kind) {
 		rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
@@ -283,6 +288,7 @@ func TestFleet_AWaiterThatGivesUpLeavesTheLine(t *testing.T) {
 }
 
 // A large request that is first in the line is not starved by small ones that come later, in the line or not.
+// Guarantees: S28.
 func TestFleet_ALargeRequestIsNotStarved(t *testing.T) {
 	forEachKind(t, func(t *testing.T, k kind) {
 		const permits = 3
@@ -315,6 +321,7 @@ func TestFleet_ALargeRequestIsNotStarved(t *testing.T) {
 }
 
 // While a large request is first, small ones wait behind it, and are served before it when it is gone.
+// Guarantees: S28.
 func TestFleet_ALargeRequestBlocksSmallOnes(t *testing.T) {
 	forEachKind(t, func(t *testing.T, k kind) {
 		rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
@@ -419,6 +426,7 @@ func TestFleet_ALineThatIsLostCostsAPoll(t *testing.T) {
 
 // Without a right to the line or to its channel, a waiter is woken by the channel of the name. A fair semaphore refuses
 // who may not see its line. Without MGET, as in the rights of earlier versions, all is the same.
+// Guarantees: S7.
 func TestFleet_WithoutTheRights(t *testing.T) {
 	forEachKind(t, func(t *testing.T, k kind) {
 		for what, rights := range map[string][]string{
@@ -456,6 +464,7 @@ func TestFleet_WithoutTheRights(t *testing.T) {
 }
 
 // The end of the leases of a holder that has died costs a few scripts, however many processes wait.
+// Guarantees: S30.
 func TestFleet_TheEndOfALeaseCostsAFewScripts(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		const processes = 24
@@ -517,6 +526,7 @@ func TestFleet_JavasReleaseWakesTheFirst(t *testing.T) {
 }
 
 // Delete wakes all processes, not only the first.
+// Guarantees: S30.
 func TestFleet_DeleteWakesAll(t *testing.T) {
 	forEachKind(t, func(t *testing.T, k kind) {
 		rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)

@@ -12,6 +12,7 @@ import (
 )
 
 // Whatever becomes of an Extend, a grant is not valid for longer than Redis keeps its permits.
+// Guarantees: S5.
 func TestGrant_Extend(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		t.Run("its reply is lost: Redis keeps the permits for as long as the grant is valid", func(t *testing.T) {

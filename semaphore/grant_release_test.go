@@ -16,6 +16,7 @@ import (
 )
 
 // When Release and Close have returned, in any order, all permits are free.
+// Guarantees: S13.
 func TestGrant_ReleaseDuringClose(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		const rounds, grants = 300, 8
@@ -55,6 +56,7 @@ func TestGrant_ReleaseDuringClose(t *testing.T) {
 }
 
 // Permits whose key was overwritten are lost.
+// Guarantees: S12.
 func TestGrant_AnOverwrittenKeyIsALoss(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		c, rdb, name := newSharedClient(t)
@@ -73,6 +75,7 @@ func TestGrant_AnOverwrittenKeyIsALoss(t *testing.T) {
 
 // The first copy of a release is executed and its reply lost; the second arrives after the end of the
 // lease.
+// Guarantees: S12.
 func TestGrant_ReleaseConfirmedAfterTheLeaseIsNoLoss(t *testing.T) {
 	redistest.SkipIfShort(t)
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {

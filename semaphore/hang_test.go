@@ -109,6 +109,7 @@ func (h *holdUp) occupy(t *testing.T, f func(i int)) (n int) {
 
 // Each caller has a semaphore of its own. The calls of some are on their way to Redis, and those of others wait for
 // room when all callers leave.
+// Guarantees: S22.
 func TestHang_CallersThatLeave(t *testing.T) {
 	forEachKind(t, func(t *testing.T, k kind) {
 		const queued = 50
@@ -194,6 +195,7 @@ func TestHang_CallersThatLeave(t *testing.T) {
 
 // While Redis hangs, a call without a caller that blocks costs no goroutine, and neither does one whose caller has
 // left.
+// Guarantees: S15.
 func TestScale_CallsWithoutCallersCostNoGoroutine(t *testing.T) {
 	redistest.SkipIfShort(t)
 	const calls = 300
@@ -243,6 +245,7 @@ func TestScale_CallsWithoutCallersCostNoGoroutine(t *testing.T) {
 }
 
 // With the timeouts of go-redis, which are longer than the lease.
+// Guarantees: S23.
 func TestClient_CloseWhileRedisHangs(t *testing.T) {
 	redistest.SkipIfShort(t)
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
@@ -291,6 +294,7 @@ func TestClient_CloseWhileRedisHangs(t *testing.T) {
 }
 
 // The second Close comes in a pause of the first, in which nothing is in flight.
+// Guarantees: S23.
 func TestClient_CloseTwiceAtOnce(t *testing.T) {
 	t.Parallel()
 	d := &redistest.FaultDialer{}
@@ -314,6 +318,7 @@ func TestClient_CloseTwiceAtOnce(t *testing.T) {
 	require.Less(t, first.took-between-second.took, 200*time.Millisecond, "the first tries again, with pauses of 250 ms")
 }
 
+// Guarantees: S25.
 func TestCountingSemaphore_AReleaseThatFailsIsSentLater(t *testing.T) {
 	t.Parallel()
 	d := &redistest.FaultDialer{}

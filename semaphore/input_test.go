@@ -62,6 +62,7 @@ func callbackError(begin func(f func(error))) error {
 	return <-got
 }
 
+// Guarantees: S16.
 func TestSemaphores_RefuseBadInput(t *testing.T) {
 	t.Parallel()
 	const tooMany = semaphore.MaxPermits + 1
@@ -123,6 +124,7 @@ func TestSemaphores_RefuseBadInput(t *testing.T) {
 
 func errorOf[T any](_ T, err error) error { return err }
 
+// Guarantees: S16.
 func TestSemaphores_ZeroTooManyOrNeverSet(t *testing.T) {
 	forEachKind(t, func(t *testing.T, k kind) {
 		rdb := redistest.Shared(t).Client(t)
@@ -162,6 +164,7 @@ func TestSemaphores_ZeroTooManyOrNeverSet(t *testing.T) {
 	})
 }
 
+// Guarantees: S16.
 func TestSemaphore_InvalidReleasesAddNoPermits(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		c, _, name := newSharedClient(t)
@@ -192,6 +195,7 @@ func TestSemaphore_InvalidReleasesAddNoPermits(t *testing.T) {
 }
 
 // A key of another kind is reported and not changed.
+// Guarantees: S16.
 func TestSemaphores_WrongKind(t *testing.T) {
 	t.Parallel()
 	words := func(c *redis.Client, key string) error { return c.Set(context.Background(), key, "words", 0).Err() }
@@ -236,6 +240,7 @@ func TestSemaphores_WrongKind(t *testing.T) {
 }
 
 // A Semaphore and a FairSemaphore cannot share a name: the one that is set second is refused.
+// Guarantees: S16.
 func TestSemaphore_FairAndUnfairOfOneNameRefuseEachOther(t *testing.T) {
 	t.Parallel()
 	c, _, name := newSharedClient(t)

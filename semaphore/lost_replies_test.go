@@ -37,6 +37,7 @@ var losses = map[string]redistest.Loss{
 	"the connection falls silent": redistest.Swallow,
 }
 
+// Guarantees: S9, S10.
 func TestCountingSemaphore_RepliesLost(t *testing.T) {
 	t.Parallel()
 	for how, loss := range losses {
@@ -112,6 +113,7 @@ func TestCountingSemaphore_RepliesLost(t *testing.T) {
 	})
 }
 
+// Guarantees: S9, S10.
 func TestSemaphore_RepliesLost(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		acquire, release := scripts.PermitAcquire, scripts.PermitRelease
@@ -170,6 +172,7 @@ func TestSemaphore_AcquireFailsIfTheReplyTakesLongerThanTheLease(t *testing.T) {
 	})
 }
 
+// Guarantees: S4.
 func TestGrant_RedisHangsForLongerThanTheLease(t *testing.T) {
 	t.Parallel()
 	const lease = 3 * time.Second // short: its end is awaited

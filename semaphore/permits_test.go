@@ -26,6 +26,7 @@ func requireTotal(t testing.TB, l *semaphore.Semaphore, free, held int64) {
 	require.Equal(t, []int64{free, held}, []int64{s.Free, s.Held}, "free and held")
 }
 
+// Guarantees: S26.
 func TestPermits_SetsTheNumberIfNoneIsSet(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		acquiring := map[string]func(*semaphore.Semaphore, int64) (*semaphore.Grant, error){
@@ -122,6 +123,7 @@ func warnings(log *bytes.Buffer) int {
 	return strings.Count(log.String(), "the declared one does not change it")
 }
 
+// Guarantees: S26.
 func TestPermits_TheFirstNumberCountsAndAnotherIsLoggedOnce(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
@@ -181,6 +183,7 @@ func TestPermits_InASharedScript(t *testing.T) {
 	}
 }
 
+// Guarantees: S18, S26.
 func TestPermits_AfterDeleteAndALossOfData(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		t.Run("a waiter sets the number of a deleted semaphore", func(t *testing.T) {
@@ -215,6 +218,7 @@ func TestPermits_AfterDeleteAndALossOfData(t *testing.T) {
 }
 
 // An acquisition whose reply was lost is sent again. The number is set once, and the permits are taken once.
+// Guarantees: S26.
 func TestPermits_RepliesLost(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		for how, loss := range losses {

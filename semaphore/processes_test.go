@@ -96,6 +96,7 @@ func (p *process) line() (string, error) {
 	return strings.TrimSuffix(line, "\n"), err
 }
 
+// Guarantees: S3.
 func TestProcesses_PermitsOfAKilledHolderComeBack(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()

@@ -40,6 +40,7 @@ var behaviours = map[string]map[string]func(t *testing.T, d deployment){
 	"both sides at work":        sharedBehaviours,
 }
 
+// Guarantees: S17.
 func TestRedisson_BehavesAlike(t *testing.T) {
 	t.Parallel()
 	run := func(t *testing.T, d deployment, classes ...string) {

@@ -31,6 +31,7 @@ func (x *argumentHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 // Releases that an outage leaves unconfirmed are sent in batches: a script searches the sequence key for
 // each of them.
+// Guarantees: S11.
 func TestCountingSemaphore_ReleasesOfAnOutageAreSentInParts(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()

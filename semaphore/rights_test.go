@@ -12,6 +12,7 @@ import (
 )
 
 // A user of Redis 7 may use no channels unless it is given some. Permits work without them.
+// Guarantees: L42.
 func TestSemaphores_WithoutRightsToChannels(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -45,6 +45,7 @@ func sampleGoroutines(t *testing.T, d time.Duration) (usual, most int, profile s
 	return looks[len(looks)/2], most, text.String()
 }
 
+// Guarantees: S2, S15.
 func TestScale_TenThousandPermitsAreHeld(t *testing.T) {
 	redistest.SkipIfShort(t)
 	const permits = 10_000
@@ -98,6 +99,7 @@ func TestScale_TenThousandPermitsAreHeld(t *testing.T) {
 	require.EqualValues(t, permits, available(t, other))
 }
 
+// Guarantees: S15.
 func TestScale_WaitersCostNoGoroutine(t *testing.T) {
 	redistest.SkipIfShort(t)
 	const waiters = 1000
@@ -130,6 +132,7 @@ func TestScale_WaitersCostNoGoroutine(t *testing.T) {
 }
 
 // Each caller has a semaphore of its own, which it acquires or releases under a context that may end. Redis hangs.
+// Guarantees: S15.
 func TestScale_CallsInFlightCostNoGoroutineBeyondTheirCallers(t *testing.T) {
 	redistest.SkipIfShort(t)
 	const callers = 200
@@ -168,6 +171,7 @@ func TestScale_CallsInFlightCostNoGoroutineBeyondTheirCallers(t *testing.T) {
 	}
 }
 
+// Guarantees: S4.
 func TestScale_ManyGrantsAreLostTogether(t *testing.T) {
 	redistest.SkipIfShort(t)
 	grants := testsize.WhenAlone(1000, 30_000)
@@ -197,6 +201,7 @@ func TestScale_ManyGrantsAreLostTogether(t *testing.T) {
 	poll(t, func() bool { return available(t, l) == int64(grants) })
 }
 
+// Guarantees: S3.
 func TestScale_TenThousandExpiredPermitsAreReclaimed(t *testing.T) {
 	t.Parallel()
 	const n = 10_000

@@ -99,6 +99,7 @@ func TestSemaphore_Grant(t *testing.T) {
 	})
 }
 
+// Guarantees: S2, S4.
 func TestSemaphore_IsRenewedAndLost(t *testing.T) {
 	redistest.SkipIfShort(t)
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
@@ -153,6 +154,7 @@ func TestSemaphore_WithoutRenewal(t *testing.T) {
 	})
 }
 
+// Guarantees: S6.
 func TestSemaphore_Waits(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		c, rdb, name := newSharedClient(t)
@@ -202,6 +204,7 @@ func TestSemaphore_Waits(t *testing.T) {
 	})
 }
 
+// Guarantees: S1.
 func TestSemaphore_Excludes(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		const clients, times, permits = 6, 15, 3

@@ -220,6 +220,7 @@ func (s *sweep) finish(kill int) {
 // In TestSweep_BelievedHolds, 32 clients in four processes acquire five permits while replies are lost,
 // connections are killed, the server hangs and restarts with its data, and holders are stopped for up to
 // two leases and killed.
+// Guarantees: S1, S4, S10.
 func TestSweep_BelievedHolds(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()

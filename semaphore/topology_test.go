@@ -15,6 +15,7 @@ import (
 )
 
 // While a slot migrates, calls wait until it has arrived, and none fails.
+// Guarantees: L45.
 func TestSemaphores_WaitForAMigratingSlot(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
@@ -54,6 +55,7 @@ func TestSemaphores_WaitForAMigratingSlot(t *testing.T) {
 }
 
 // The primary is cut off from the Sentinels and its replicas, but still answers on its open connections.
+// Guarantees: L40.
 func TestSentinel_RenewalsLeaveAPrimaryThatWasDeposed(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
@@ -118,6 +120,7 @@ func renewalsLeaveAPrimaryThatWasDeposed(
 
 // The script that releases a permit takes the woken waiter out of the line, and so empties it. While the slot migrates,
 // Redis refuses a script the key that it has emptied.
+// Guarantees: L45.
 func TestSemaphore_GrantsNoMoreThanItsPermitsWhileItsSlotMigrates(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		cluster := redistest.StartCluster(t)

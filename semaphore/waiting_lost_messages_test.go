@@ -19,6 +19,7 @@ import (
 )
 
 // Whatever messages are lost, no waiter waits beyond its poll while a permit is free.
+// Guarantees: S6.
 func TestWaiting_SurvivesLostMessages(t *testing.T) {
 	forEachKind(t, func(t *testing.T, k kind) {
 		t.Run("every message is lost", func(t *testing.T) {

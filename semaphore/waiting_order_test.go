@@ -12,6 +12,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
+// Guarantees: S6.
 func TestWaiting_OneScriptServesTen(t *testing.T) {
 	forEachKind(t, func(t *testing.T, k kind) {
 		rdb := redistest.Shared(t).Client(t)
@@ -64,6 +65,7 @@ func TestWaiting_OneScriptServesTen(t *testing.T) {
 
 // A waiter that is cancelled around the instant of its grant either holds the permit or does not. No permit
 // is lost: the next waiter gets it.
+// Guarantees: S14.
 func TestWaiting_CancelledDuringTheGrant(t *testing.T) {
 	forEachKind(t, func(t *testing.T, k kind) {
 		const rounds = 60
@@ -110,6 +112,7 @@ func TestWaiting_CancelledDuringTheGrant(t *testing.T) {
 }
 
 // The counterparts of the tests of golang.org/x/sync/semaphore.
+// Guarantees: S14.
 func TestWaiting_LikeXSync(t *testing.T) {
 	forEachKind(t, func(t *testing.T, k kind) {
 		named := func(t *testing.T, n int64) (anySemaphore, string) {

@@ -35,6 +35,7 @@ func unlimited() map[string][]wheel.Option {
 	}
 }
 
+// Guarantees: W9.
 func TestWheel_BlockingCallbacksDelayNoOther(t *testing.T) {
 	t.Parallel()
 	loads := []struct {
@@ -73,6 +74,7 @@ func TestWheel_BlockingCallbacksDelayNoOther(t *testing.T) {
 	}
 }
 
+// Guarantees: W9.
 func TestWheel_CallbacksOfOneInstantThatAllBlockBeginTogether(t *testing.T) {
 	t.Parallel()
 	for name, opts := range unlimited() {
@@ -110,6 +112,7 @@ func (c *heldClock) Now() time.Time {
 	return c.steppedClock.Now()
 }
 
+// Guarantees: W9.
 func TestWheel_CallbacksTakenWhileTheWorkerIsAboutToSleepBeginThoughTheFirstBlocks(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		c := &heldClock{
@@ -141,6 +144,7 @@ func TestWheel_CallbacksTakenWhileTheWorkerIsAboutToSleepBeginThoughTheFirstBloc
 	})
 }
 
+// Guarantees: W9.
 func TestWithTimeout_IsPunctualWhileCallbacksBlock(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
@@ -161,6 +165,7 @@ func TestWithTimeout_IsPunctualWhileCallbacksBlock(t *testing.T) {
 	})
 }
 
+// Guarantees: W9.
 func TestPool_CallsAtMostItsNumberAtATime(t *testing.T) {
 	for _, n := range []int{1, 2, 7} {
 		t.Run(wheel.Pool(n).String(), func(t *testing.T) {
@@ -186,6 +191,7 @@ func TestPool_CallsAtMostItsNumberAtATime(t *testing.T) {
 	}
 }
 
+// Guarantees: W4.
 func TestPool_EntriesWaitTheirTurnInOrderAndStayPending(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWheel(t, wheel.WithExecutor(wheel.Pool(2)))

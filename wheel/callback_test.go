@@ -37,6 +37,7 @@ func TestWheel_CallbacksMayUseTheWheel(t *testing.T) {
 	})
 }
 
+// Guarantees: W8.
 func TestWheel_APanicHarmsNoOtherEntry(t *testing.T) {
 	boom := errors.New("boom")
 	eachExecutor(t, func(t *testing.T, e wheel.Executor) {
@@ -104,6 +105,7 @@ func TestTimeout_APanickingHookIsReported(t *testing.T) {
 	})
 }
 
+// Guarantees: W9.
 func TestWheel_InlineDelaysOthersWhileItBlocks(t *testing.T) {
 	inBubble(t, func(t *testing.T) { // the documented price of Inline, and the control of the tests above
 		w := newWheel(t, wheel.WithExecutor(wheel.Inline()))

@@ -42,6 +42,7 @@ type steppedClock struct {
 func (c *steppedClock) Now() time.Time                       { return time.Unix(0, c.now.Load()) }
 func (c *steppedClock) After(time.Duration) <-chan time.Time { return c.wait }
 
+// Guarantees: W2.
 func TestWheel_AClockThatJumpsFiresLateNeverEarlyOrTwice(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		c := &steppedClock{wait: make(chan time.Time)}
@@ -73,6 +74,7 @@ func TestWheel_AClockThatJumpsFiresLateNeverEarlyOrTwice(t *testing.T) {
 	})
 }
 
+// Guarantees: W2.
 func TestWheel_TheSystemClockIsReadMonotonically(t *testing.T) {
 	t.Parallel()
 	require.Contains(t, wheel.SystemOrigin().String(), "m=", "a step of the wall clock would move deadlines")
@@ -121,6 +123,7 @@ func TestWheel_AClockThatIsMovedWhileTheWorkerGoesToSleep(t *testing.T) {
 }
 
 // A mock often starts at the zero time and is set to today, which is further than an int64 of nanoseconds reaches.
+// Guarantees: W2.
 func TestWheel_AClockThatJumpsByMillenniaNeverFiresEarly(t *testing.T) {
 	t.Parallel()
 	today := time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)

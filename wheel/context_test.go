@@ -153,6 +153,7 @@ func TestWithTimeout_ValuesAndStoppedAfterFuncs(t *testing.T) {
 	})
 }
 
+// Guarantees: W21.
 func TestWithTimeout_OutlivesAStoppedWheel(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)

@@ -88,6 +88,7 @@ func TestEvery_StopIsFinalEvenForAFiringThatIsQueued(t *testing.T) {
 	})
 }
 
+// Guarantees: W14.
 func TestEvery_KeepsItsPeriodAcrossPanicsAndReentry(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWheel(t, wheel.WithPanicHandler(func(any, []byte) {}))
@@ -104,6 +105,7 @@ func TestEvery_KeepsItsPeriodAcrossPanicsAndReentry(t *testing.T) {
 	})
 }
 
+// Guarantees: W13.
 func TestEvery_AStallIsOneFiringNotMany(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		c := &steppedClock{wait: make(chan time.Time)}
@@ -131,6 +133,7 @@ func TestEvery_RescheduleMovesThePhase(t *testing.T) {
 	})
 }
 
+// Guarantees: W20.
 func TestEvery_APeriodOfCenturiesIsNotThePast(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
@@ -184,6 +187,7 @@ func (i *instants) fire(t *testing.T) {
 	i.ran.Add(1)
 }
 
+// Guarantees: W13.
 func TestEvery_AFiringThatWaitsStandsForThoseItMissed(t *testing.T) {
 	eachExecutor(t, func(t *testing.T, e wheel.Executor) {
 		w := newWheel(t, wheel.WithExecutor(e))
@@ -207,6 +211,7 @@ func TestEvery_AFiringThatWaitsStandsForThoseItMissed(t *testing.T) {
 	})
 }
 
+// Guarantees: W13.
 func TestEvery_AStallIsOneLateFiringAndThenTheNextInstant(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		c := &steppedClock{wait: make(chan time.Time)}
@@ -223,6 +228,7 @@ func TestEvery_AStallIsOneLateFiringAndThenTheNextInstant(t *testing.T) {
 	})
 }
 
+// Guarantees: W14.
 func TestEvery_RescheduleFromInsideMovesTheFiringAfterThisOne(t *testing.T) {
 	eachExecutor(t, func(t *testing.T, e wheel.Executor) {
 		w := newWheel(t, wheel.WithExecutor(e))
@@ -243,6 +249,7 @@ func TestEvery_RescheduleFromInsideMovesTheFiringAfterThisOne(t *testing.T) {
 	})
 }
 
+// Guarantees: W17.
 func TestEvery_WhileItRunsTheWheelIsNotWoken(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)

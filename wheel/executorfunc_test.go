@@ -59,6 +59,7 @@ func TestExecutorFunc_IsCalledOnceForEachEntryInTheOrderOfTicks(t *testing.T) {
 	})
 }
 
+// Guarantees: W10.
 func TestExecutorFunc_AnEntryIsPendingUntilItsTaskIsCalled(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w, h := newManualWheel(t)
@@ -120,6 +121,7 @@ func TestExecutorFunc_ATaskCallsTheCallbackAtMostOnce(t *testing.T) {
 	})
 }
 
+// Guarantees: W1.
 func TestExecutorFunc_ATaskThatIsDroppedHarmsNoOtherEntry(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		var calls int

@@ -452,6 +452,7 @@ func runOperations(t *testing.T, ops []byte, broken func(*wheel.Wheel) subject) 
 }
 
 // FuzzWheel runs a wheel in virtual time beside a list of deadlines.
+// Guarantees: W1, W2, W5.
 func FuzzWheel(f *testing.F) {
 	for _, seed := range wheelSeeds {
 		f.Add([]byte(seed))

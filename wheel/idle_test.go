@@ -13,6 +13,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
+// Guarantees: W17.
 func TestWheel_IdleAndFarTimersCauseNoWakeups(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
@@ -44,6 +45,7 @@ func TestWheel_SchedulingAndStoppingInTurnDoesNotWakeTheWorkerEachTime(t *testin
 	})
 }
 
+// Guarantees: W3.
 func TestWheel_AnEarlierTimerWakesTheSleepingWorker(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
@@ -59,6 +61,7 @@ func TestWheel_AnEarlierTimerWakesTheSleepingWorker(t *testing.T) {
 	})
 }
 
+// Guarantees: W15.
 func TestWheel_ConstantGoroutinesForAnyNumberOfTimers(t *testing.T) {
 	// Not parallel: it counts the goroutines of the process.
 	w := newWheel(t, wheel.WithExecutor(wheel.Pool(2)))
@@ -69,6 +72,7 @@ func TestWheel_ConstantGoroutinesForAnyNumberOfTimers(t *testing.T) {
 	require.LessOrEqual(t, runtime.NumGoroutine(), before+1, "the worker")
 }
 
+// Guarantees: W17.
 func TestWheel_AnIdleWheelHasNoGoroutines(t *testing.T) {
 	eachExecutor(t, func(t *testing.T, e wheel.Executor) {
 		// Not stopped: were a goroutine left, the bubble would report it as a deadlock.
@@ -86,6 +90,7 @@ func TestWheel_AnIdleWheelHasNoGoroutines(t *testing.T) {
 }
 
 // goleak in a user's tests finds a worker that stays until the deadline of an entry that was stopped.
+// Guarantees: W17.
 func TestWheel_AWheelWhoseEntriesWereStoppedHasNoGoroutines(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		for _, far := range []time.Duration{time.Second, time.Minute, time.Hour, 24 * 365 * time.Hour} {

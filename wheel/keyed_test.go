@@ -92,6 +92,7 @@ func (m *keyedModel) fire(by time.Time) (fired []string) {
 	return fired
 }
 
+// Guarantees: W22.
 func TestKeyed_FollowsAModel(t *testing.T) {
 	eachExecutor(t, func(t *testing.T, e wheel.Executor) {
 		seed := rand.Uint64()
@@ -208,6 +209,7 @@ func (r *takers) fire(_ int, value uint32) {
 	r.times[value].Add(1)
 }
 
+// Guarantees: W22.
 func TestKeyed_EachValueGoesToOneTaker(t *testing.T) {
 	n := testsize.Of(50_000, 100_000)
 	for name, e := range executors() {

@@ -6,4 +6,5 @@ import (
 	"go.uber.org/goleak"
 )
 
+// Guarantees: W18.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

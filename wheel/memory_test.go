@@ -26,6 +26,7 @@ func bytesEach(t *testing.T, n int, soonest, spread time.Duration, opts ...wheel
 	return each
 }
 
+// Guarantees: W16.
 func TestWheel_MemoryFollowsWhatIsPending(t *testing.T) {
 	// Not parallel: it measures the heap of the process.
 	cases := []struct {

@@ -46,6 +46,7 @@ func TestTimeout_RunsAfterItsDelay(t *testing.T) {
 	})
 }
 
+// Guarantees: W10.
 func TestWheel_StopReturnsWhatHasNotFired(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
@@ -76,6 +77,7 @@ func TestWheel_StopReturnsWhatHasNotFired(t *testing.T) {
 	})
 }
 
+// Guarantees: W10.
 func TestWheel_RefusesEverythingAfterStop(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
@@ -112,6 +114,7 @@ func TestTimeout_TaskSchedulesItselfAgainBeyondTheWheelLength(t *testing.T) {
 	})
 }
 
+// Guarantees: W3.
 func TestTimeout_100000OfThemExecuteOnTime(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		const tick, delay = 200 * time.Millisecond, 125 * time.Millisecond
@@ -204,6 +207,7 @@ func TestWheel_LenCountsPendingEntries(t *testing.T) {
 	})
 }
 
+// Guarantees: W20.
 func TestTimeout_AnEndlessDelayDoesNotOverflow(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
@@ -251,6 +255,7 @@ func TestTimeout_CancelCallsTheHookInsteadOfTheTask(t *testing.T) {
 	})
 }
 
+// Guarantees: W5.
 func TestTimeout_CancelledWhileTheirTickIsHeldUpNeverRun(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWheel(t, wheel.WithExecutor(wheel.Inline()))

@@ -26,6 +26,7 @@ func (n *notices) called(t testing.TB) func(stopped error) {
 	}
 }
 
+// Guarantees: W21.
 func TestStop_NotifiesTheEntriesOfOtherPackages(t *testing.T) {
 	eachExecutor(t, func(t *testing.T, e wheel.Executor) {
 		w := newWheel(t, wheel.WithExecutor(e))
@@ -56,6 +57,7 @@ func TestStop_NotifiesTheEntriesOfOtherPackages(t *testing.T) {
 }
 
 // Callbacks of the executor may wait for what the entries end.
+// Guarantees: W21.
 func TestStop_NotifiesAlthoughTheExecutorIsBlocked(t *testing.T) {
 	eachExecutor(t, func(t *testing.T, e wheel.Executor) {
 		w := newWheel(t, wheel.WithExecutor(e))
@@ -80,6 +82,7 @@ func TestStop_NotifiesAlthoughTheExecutorIsBlocked(t *testing.T) {
 	})
 }
 
+// Guarantees: W21.
 func TestStop_NotifiesTheOthersWhenOneBlocks(t *testing.T) {
 	t.Parallel()
 	for name, e := range executors() {
@@ -123,6 +126,7 @@ func TestStop_EndsWithItsContextWhenEverythingBlocks(t *testing.T) {
 }
 
 // An executor may accept tasks and drop them.
+// Guarantees: W21.
 func TestStop_NotifiesEntriesWhoseTasksWereDropped(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWheel(t, wheel.WithExecutor(wheel.ExecutorFunc(func(func()) {})))
@@ -183,6 +187,7 @@ func TestStop_ReportsThePanicOfANotice(t *testing.T) {
 }
 
 // Entries of the library and contexts have room, and make none when they end.
+// Guarantees: W23.
 func TestWheel_MaxPendingCountsTheUsersTimers(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWheel(t, wheel.WithMaxPendingTimeouts(2))
@@ -235,6 +240,7 @@ func TestWheel_MaxPendingCountsTheUsersTimers(t *testing.T) {
 }
 
 // Entries that are scheduled while the wheel stops are refused or called.
+// Guarantees: W21.
 func TestRace_NoticesAgainstTheWheelsStop(t *testing.T) {
 	t.Parallel()
 	for name, e := range executors() {
@@ -273,6 +279,7 @@ func TestRace_NoticesAgainstTheWheelsStop(t *testing.T) {
 }
 
 // A callback may wait for a context whose deadline is on the same wheel.
+// Guarantees: W21.
 func TestWithTimeout_KeepsItsDeadlineWhileTheWheelStops(t *testing.T) {
 	eachExecutor(t, func(t *testing.T, e wheel.Executor) {
 		w := newWheel(t, wheel.WithExecutor(e))

@@ -77,6 +77,7 @@ func deadlinesAfterAStall(t *testing.T, e wheel.Executor) []time.Duration {
 	return calls.due
 }
 
+// Guarantees: W4.
 func TestWheel_AfterAStallCallbacksThatRunSideBySideKeepNearlyToTheOrderOfTicks(t *testing.T) {
 	t.Parallel()
 	for _, e := range []wheel.Executor{wheel.Goroutines(), wheel.Pool(4)} {
@@ -105,6 +106,7 @@ func displaced(due []time.Duration) (n int) {
 	return n
 }
 
+// Guarantees: W4.
 func TestWheel_AfterAStallEntriesFireInTheOrderOfTheirTicks(t *testing.T) {
 	t.Parallel()
 	for name, e := range map[string]wheel.Executor{

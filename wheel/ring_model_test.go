@@ -123,6 +123,7 @@ func delays(n int64, tick int64) *rapid.Generator[int64] {
 	)
 }
 
+// Guarantees: W1.
 func TestRing_BehavesAsASortedList(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -156,6 +157,7 @@ func TestRing_BehavesAsASortedList(t *testing.T) {
 
 // FuzzRing decodes operations on the model of TestRing_BehavesAsASortedList: the first byte is the geometry, and
 // each operation takes four more.
+// Guarantees: W1.
 func FuzzRing(f *testing.F) {
 	for _, seed := range []string{
 		"\x00",

@@ -160,6 +160,7 @@ func TestRing_OneBucketHoldsManyRoundsInsertedInDescendingOrder(t *testing.T) {
 	}
 }
 
+// Guarantees: W12.
 func TestRing_AStallIsCaughtUpInOccupiedBucketsNotInMissedTicks(t *testing.T) {
 	t.Parallel()
 	r := wheel.NewRing(time.Millisecond, 512)
@@ -250,6 +251,7 @@ func TestRing_AVisitToAHugeFarBucketIsSplitAndCompletes(t *testing.T) {
 	require.Len(t, due, 5000)
 }
 
+// Guarantees: W16.
 func TestRing_GivesChunksBackAfterASpike(t *testing.T) {
 	t.Parallel()
 	r := wheel.NewRing(time.Millisecond, 512)

@@ -21,6 +21,7 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
+// Guarantees: W16.
 func TestWheel_MillionsOfTimersGiveTheirMemoryBack(t *testing.T) {
 	// Not parallel: it measures the heap of the process.
 	n := testsize.Of(300_000, 1_000_000)

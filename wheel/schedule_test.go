@@ -49,6 +49,7 @@ func TestSchedule_CallsAtTheInstantsOfTheSchedule(t *testing.T) {
 	})
 }
 
+// Guarantees: W13.
 func TestSchedule_PassesTheInstantOfTheFiring(t *testing.T) {
 	eachExecutor(t, func(t *testing.T, e wheel.Executor) {
 		for name, next := range map[string]func(time.Time) time.Time{
@@ -116,6 +117,7 @@ func TestSchedule_PassesAnInstantAfterStopInAFiring(t *testing.T) {
 	require.EqualValues(t, 1001, called.Load())
 }
 
+// Guarantees: W13.
 func TestSchedule_NextIsAskedForTheInstantAfterThatOfTheFiring(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
@@ -244,6 +246,7 @@ func TestSchedule_APanicOrTheEndOfItsGoroutineInNextEndsTheEntryAlone(t *testing
 	}
 }
 
+// Guarantees: W14.
 func TestSchedule_NeverOverlapsItself(t *testing.T) {
 	eachExecutor(t, func(t *testing.T, e wheel.Executor) {
 		w := newWheel(t, wheel.WithExecutor(e))
@@ -311,6 +314,7 @@ func TestSchedule_TheWheelsStopReturnsIt(t *testing.T) {
 	})
 }
 
+// Guarantees: W20.
 func TestSchedule_InstantsOfCenturiesAreNotThePast(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
@@ -333,6 +337,7 @@ func (c *wall) now() time.Time { return time.Now().Add(time.Duration(c.offset.Lo
 
 func (c *wall) set(by time.Duration) { c.offset.Add(int64(by)) }
 
+// Guarantees: W2.
 func TestSchedule_AfterAStepOfTheWallClock(t *testing.T) {
 	const hour, day = time.Hour, 24 * time.Hour
 	cases := []struct {

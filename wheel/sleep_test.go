@@ -35,6 +35,7 @@ func TestSleep_EndsWithItsContext(t *testing.T) {
 	})
 }
 
+// Guarantees: W21.
 func TestSleep_EndsWithTheWheel(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)

@@ -62,6 +62,7 @@ func TestWheel_WarnsOnceWhenTooManyAreAtWork(t *testing.T) {
 	require.EqualValues(t, base, wheel.WarnAgain(), "stopped wheels do not count")
 }
 
+// Guarantees: W15.
 func TestGoroutines_CallbacksThatDoNotBlockShareFewGoroutines(t *testing.T) {
 	// Not parallel: it counts the goroutines of the process.
 	w := newWheel(t, wheel.WithExecutor(wheel.Goroutines()))

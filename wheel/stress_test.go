@@ -135,17 +135,20 @@ func testStopAgainstFire(t *testing.T, batch int, opts ...wheel.Option) {
 	require.EqualValues(t, stopped, st.Stopped)
 }
 
+// Guarantees: W1, W5.
 func TestRace_StopAgainstFire(t *testing.T) {
 	t.Parallel()
 	testStopAgainstFire(t, 1000)
 }
 
+// Guarantees: W1.
 func TestRace_StopAgainstTheMoveFromFarToNear(t *testing.T) {
 	t.Parallel()
 	// One bucket of 1 µs: what is more than 64 µs away waits in far and is moved before it fires.
 	testStopAgainstFire(t, 1000, wheel.WithTickDuration(time.Microsecond), wheel.WithTicksPerWheel(1))
 }
 
+// Guarantees: W1.
 func TestRace_RescheduleAgainstFire(t *testing.T) {
 	t.Parallel()
 	ops := raceOps()
@@ -182,6 +185,7 @@ func TestRace_RescheduleAgainstFire(t *testing.T) {
 	require.Greater(t, late.Load(), int64(ops/20))
 }
 
+// Guarantees: W1, W10.
 func TestRace_ScheduleAgainstTheWheelsStop(t *testing.T) {
 	t.Parallel()
 	ops := raceOps()
@@ -262,6 +266,7 @@ func raceAgainstStop(t *testing.T, round int, e wheel.Executor) stopRace {
 	return stopRace{accepted.Load(), refused.Load(), fired.Load(), stopped.Load(), int64(len(rest))}
 }
 
+// Guarantees: W23.
 func TestRace_MaxPendingIsNeverExceeded(t *testing.T) {
 	t.Parallel()
 	const limit = 100
@@ -307,6 +312,7 @@ func TestRace_ScheduleAgainstRetirement(t *testing.T) {
 	}
 }
 
+// Guarantees: W10.
 func TestRace_StopAgainstRetirement(t *testing.T) {
 	t.Parallel()
 	for range raceOps() / 50 { // a Stop that waits for a worker which has just retired ends this test by its timeout

@@ -12,6 +12,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
+// Guarantees: W5.
 func TestTimer_StopEndsThePendingEntryOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
@@ -45,6 +46,7 @@ func TestTimer_ZeroIsExpired(t *testing.T) {
 	require.Equal(t, wheel.Timer{}, timer)
 }
 
+// Guarantees: W7.
 func TestTimer_AStaleHandleDoesNotReachTheNextEntryInItsMemory(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWheel(t, wheel.WithExecutor(wheel.Inline()))
@@ -72,6 +74,7 @@ func TestTimer_AStaleHandleDoesNotReachTheNextEntryInItsMemory(t *testing.T) {
 	})
 }
 
+// Guarantees: W7.
 func TestTimer_AStaleHandleStaysStaleWhenItsMemoryWasGivenBackAndMadeAnew(t *testing.T) {
 	t.Run("the first in, the first out", func(t *testing.T) { staleAfterABurst(t, func([]wheel.Timer) {}) })
 	t.Run("the last in, the first out", func(t *testing.T) { staleAfterABurst(t, slices.Reverse[[]wheel.Timer]) })

@@ -12,6 +12,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
+// Guarantees: W2, W3.
 func TestWheel_NeverEarlyAndAtMostOneTickLate(t *testing.T) {
 	const tick = time.Millisecond
 	const round = 512 * tick
@@ -37,6 +38,7 @@ func TestWheel_NeverEarlyAndAtMostOneTickLate(t *testing.T) {
 	})
 }
 
+// Guarantees: W2.
 func TestWheel_FiresOnTimeForAnyMixOfDelays(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {

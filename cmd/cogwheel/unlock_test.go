@@ -75,6 +75,7 @@ func TestUnlock(t *testing.T) {
 		require.NotEqual(t, reader, s.lockOf(t, "catalogue").Holders[0])
 	})
 
+	// Guarantees: L49.
 	t.Run("the holder is notified at once", func(t *testing.T) {
 		locks := s.newLocks(t)
 		for _, flag := range []string{"--force", "--holder"} {

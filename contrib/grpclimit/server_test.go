@@ -87,6 +87,7 @@ func TestServer_Stream(t *testing.T) {
 }
 
 // Permits used under one plan count under the next, and f is called once for each call.
+// Guarantees: Q27.
 func TestServer_ATenantWhosePlanChanges(t *testing.T) {
 	t.Parallel()
 	c, name := limits(t, redistest.Shared(t).Client(t)), redistest.Name(t)
@@ -355,6 +356,7 @@ func TestServer_LongTimesDoNotOverflow(t *testing.T) {
 	require.Equal(t, 10*ratelimit.MaxPer, after)
 }
 
+// Guarantees: Q25.
 func TestByPeer(t *testing.T) {
 	t.Parallel()
 	tcp := func(addr string) net.Addr { a, _ := net.ResolveTCPAddr("tcp", addr); return a }
@@ -402,6 +404,7 @@ func TestByMetadata(t *testing.T) {
 // onlyAllows is a Limiter without TryReserve.
 type onlyAllows struct{ grpclimit.Limiter }
 
+// Guarantees: Q8.
 func TestNew_RefusesWhatCouldOnlyFailLater(t *testing.T) {
 	t.Parallel()
 	c := limits(t, redistest.Shared(t).Client(t))

@@ -22,6 +22,7 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 
 // The order is closed once, although the process that took it was killed and two others serve the queue. A paid order
 // stays paid.
+// Guarantees: D2.
 func TestOrders_AreClosedAfterAKill(t *testing.T) {
 	t.Parallel()
 	redistest.SkipIfShort(t)

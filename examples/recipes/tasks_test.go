@@ -108,6 +108,7 @@ func TestOrders_CloseUnlessTheyArePaid(t *testing.T) {
 	})
 }
 
+// Guarantees: D14.
 func TestChanged_IsSavedOnceForAllProcesses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

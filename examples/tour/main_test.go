@@ -17,6 +17,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
+// Guarantees: L12.
 func TestTour(t *testing.T) {
 	t.Parallel()
 	program := build(t)

@@ -177,6 +177,7 @@ func then[T any](
 
 // Redis is well, but all idle connections of the pool are bad: no call fails, or, without retries, one. Where the
 // connections are silent, a limiter is without Redis for one timeout, and other calls for one ReadTimeout.
+// Guarantees: Q38.
 func TestCalls_WhileAllIdleConnectionsAreBad(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()

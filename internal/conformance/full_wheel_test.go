@@ -26,6 +26,7 @@ func newOnAFullWheel(t *testing.T) *onAWheel {
 	return l
 }
 
+// Guarantees: W23.
 func TestFullWheel_HasRoomForEveryWait(t *testing.T) {
 	t.Parallel()
 	for what, wait := range waits {
@@ -56,6 +57,7 @@ func TestFullWheel_HasRoomForEveryWait(t *testing.T) {
 	}
 }
 
+// Guarantees: W23.
 func TestFullWheel_LocksPermitsLimitsAndTasksWork(t *testing.T) {
 	t.Parallel()
 	for what, work := range map[string]func(ctx context.Context, t *testing.T, l *onAWheel){

@@ -14,6 +14,7 @@ import (
 )
 
 // FuzzReplies_Locks answers the calls of redislock with arbitrary replies.
+// Guarantees: L48.
 func FuzzReplies_Locks(f *testing.F) {
 	open := func(rdb redis.UniversalClient, w *wheel.Wheel) (*redislock.Client, error) {
 		return redislock.New(rdb, redislock.WithWheel(w), redislock.WithLogger(slog.New(slog.DiscardHandler)))

@@ -21,6 +21,7 @@ func killPubSub(t *testing.T, rdb *redis.Client) {
 	require.NoError(t, rdb.ClientKillByFilter(context.Background(), "TYPE", "pubsub").Err())
 }
 
+// Guarantees: L16.
 func TestHub_Reconnects(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -124,6 +125,7 @@ func TestHub_Reconnects(t *testing.T) {
 // Waiters look at a key only when they are woken, and its writer only publishes.
 // The server keeps breaking the connection. If one change went by unnoticed, a
 // waiter would stay for ever.
+// Guarantees: L16.
 func TestHub_StrandsNobody(t *testing.T) {
 	t.Parallel()
 	const waiters, changes = 4, 300

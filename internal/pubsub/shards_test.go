@@ -11,6 +11,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 )
 
+// Guarantees: L47.
 func TestShards(t *testing.T) {
 	redistest.SkipWithoutShardedChannels(t)
 	t.Parallel()

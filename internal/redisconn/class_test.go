@@ -21,6 +21,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
+// Guarantees: Q19.
 func TestClassify(t *testing.T) {
 	t.Parallel()
 	ended, cancel := context.WithCancel(t.Context())
@@ -98,6 +99,7 @@ func TestClassify(t *testing.T) {
 }
 
 // What a real server and the client make of each state is sorted as the table says.
+// Guarantees: Q19.
 func TestClassify_OfARealServer(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -167,6 +169,7 @@ func TestMigrating(t *testing.T) {
 
 // The table has what servers, proxies and services document, and texts that nobody has. An answer that is not known
 // counts as an outage, and the call may have executed.
+// Guarantees: Q19.
 func TestClassify_Answers(t *testing.T) {
 	t.Parallel()
 	rows := redistest.Answers(t)
@@ -188,6 +191,7 @@ func TestClassify_Answers(t *testing.T) {
 }
 
 // Every error that a script raises on purpose is known, so that it never counts as an outage, which opens limits.
+// Guarantees: Q19.
 func TestClassify_ErrorsOfScripts(t *testing.T) {
 	t.Parallel()
 	raised := regexp.MustCompile(`redis\.error_reply\((?:[^']*and )?'([^']+)'(?: or '([^']+)')?`)

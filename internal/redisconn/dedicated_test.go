@@ -94,6 +94,7 @@ func (h countHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 // A Ring whose shards are replaced is followed to the new ones, and one shard that is away fails its own
 // calls only.
+// Guarantees: L39.
 func TestDedicated_AsksTheRingForTheShard(t *testing.T) {
 	t.Parallel()
 	servers := []*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)}
@@ -243,6 +244,7 @@ var switching = map[string]func(*route) redis.UniversalClient{
 }
 
 // Both primaries are alive: the one that was deposed would go on answering for ever.
+// Guarantees: L40.
 func TestDedicated_FollowsNewConnections(t *testing.T) {
 	t.Parallel()
 	for name, client := range switching {

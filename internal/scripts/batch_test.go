@@ -53,6 +53,7 @@ func TestRunBatch_OfSeveralScripts(t *testing.T) {
 
 // The first call is answered with TRYAGAIN, the others are redirected. If go-redis repeated the batch because of the
 // first, it would send the others twice at once, and two goroutines would read replies into one command.
+// Guarantees: L44.
 func TestRunBatch_SendsEachCallOnceWhileASlotMigrates(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

@@ -85,6 +85,7 @@ func (l fairLock) listen(id string) func() bool {
 	}
 }
 
+// Guarantees: L23.
 func TestFairLock(t *testing.T) {
 	t.Parallel()
 

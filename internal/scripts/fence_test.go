@@ -22,6 +22,7 @@ func lockTokenScripts() (writers []*scripts.Script) {
 }
 
 // Java increments the counter and does not renew an expiry: with one, its tokens would fall to 1 some day.
+// Guarantees: L34.
 func TestTokens_TheCounterThatJavaMadeGetsNoExpiry(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

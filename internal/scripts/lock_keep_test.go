@@ -46,6 +46,7 @@ func requireKept(t *testing.T, rdb *redis.Client, name string) {
 	requireTTL(t, rdb, name, 10*time.Second+2*time.Millisecond) // instants are rounded up
 }
 
+// Guarantees: L53.
 func TestLockKeep(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

@@ -50,6 +50,7 @@ func requireTTL(t *testing.T, rdb *redis.Client, name string, want time.Duration
 	require.Greater(t, got, want-time.Second)
 }
 
+// Guarantees: L1.
 func TestLockAcquire(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -128,6 +129,7 @@ func TestLockAcquire(t *testing.T) {
 	})
 }
 
+// Guarantees: L34.
 func TestLockAcquire_Fenced(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -279,6 +281,7 @@ func TestLockForce(t *testing.T) {
 	})
 }
 
+// Guarantees: L8.
 func TestLockRelease(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

@@ -204,6 +204,7 @@ func newFairSem(t *testing.T) sem {
 
 // While more requests wait in the process that is woken, those behind it are not woken: some of its requests may have
 // come before theirs. When it has asked, they are.
+// Guarantees: S7.
 func TestFairLine_NobodyIsWokenBehindAProcessInWhichMoreWait(t *testing.T) {
 	t.Parallel()
 	s := newFairSem(t)
@@ -248,6 +249,7 @@ func TestFairLine_AProcessGetsWhatCameBeforeTheNext(t *testing.T) {
 }
 
 // Processes with one request each are woken together, each for its own permit.
+// Guarantees: S7.
 func TestFairLine_ProcessesWithOneRequestEachAreWokenTogether(t *testing.T) {
 	t.Parallel()
 	s := newFairSem(t)

@@ -12,6 +12,7 @@ import (
 
 // If the server refuses a connection's set-up, nothing executes, and every command of the pipeline returns
 // the error.
+// Guarantees: L11.
 func TestPipelines_FailIfTheConnectionSetUpFails(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

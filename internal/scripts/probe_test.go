@@ -30,6 +30,7 @@ func logKeys(name string) []string { return []string{name, name + ":value", name
 
 // A probe leaves every key as it was, its expiry included, also a state in a format that it does not know. A second
 // execution, as after a lost reply, does too.
+// Guarantees: Q20.
 func TestProbe_LeavesTheStateAsItIs(t *testing.T) {
 	t.Parallel()
 	ctx, rdb := t.Context(), redistest.Shared(t).Client(t)
@@ -66,6 +67,7 @@ func TestProbe_LeavesTheStateAsItIs(t *testing.T) {
 }
 
 // A probe of an absent key leaves nothing behind, and takes nothing from the request that follows at once.
+// Guarantees: Q20.
 func TestProbe_OfAnAbsentKey(t *testing.T) {
 	t.Parallel()
 	ctx, rdb := t.Context(), redistest.Shared(t).Client(t)

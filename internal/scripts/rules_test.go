@@ -72,6 +72,7 @@ func broken(file, expanded string) (faults []string) {
 	return faults
 }
 
+// Guarantees: D1, C3.
 func TestScripts_FollowTheRules(t *testing.T) {
 	t.Parallel()
 	for _, s := range scripts.All() {

@@ -13,6 +13,7 @@ import (
 
 // Redis executes nothing else during a script, so the work of a script must not grow with the number of
 // readers.
+// Guarantees: L28.
 func TestScale_ReadReleaseOfManyReaders(t *testing.T) {
 	t.Parallel()
 	const readers = 1000
@@ -42,6 +43,7 @@ func TestScale_ReadReleaseOfManyReaders(t *testing.T) {
 	l.requireFree()
 }
 
+// Guarantees: L27.
 func TestReadRelease_RemovesManyDeadReaders(t *testing.T) {
 	t.Parallel()
 	l := newRWLock(t)

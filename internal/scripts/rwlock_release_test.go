@@ -14,6 +14,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
+// Guarantees: L26.
 func TestReadRelease(t *testing.T) {
 	t.Parallel()
 
@@ -225,6 +226,7 @@ func TestRWForce(t *testing.T) {
 }
 
 // Each client hears of all of its readers, in messages of at most a hundred.
+// Guarantees: L49.
 func TestRWForce_NotifiesTheClientOfEveryReader(t *testing.T) {
 	t.Parallel()
 	const readers = 205

@@ -136,6 +136,7 @@ func TestScript_InACluster(t *testing.T) {
 }
 
 // The reply of one call is lost after the server executed it.
+// Guarantees: L5.
 func TestScript_Run_LostReply(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

@@ -9,6 +9,7 @@ import (
 )
 
 // Leases that are left when the number of permits has gone are of no semaphore any more.
+// Guarantees: S20.
 func TestPermitEdit_LeasesOfAnEarlierSemaphore(t *testing.T) {
 	t.Parallel()
 	s := newSem(t)
@@ -24,6 +25,7 @@ func TestPermitEdit_LeasesOfAnEarlierSemaphore(t *testing.T) {
 }
 
 // A copy of a Delete that arrives late finds what the first did.
+// Guarantees: S18.
 func TestSemDelete(t *testing.T) {
 	t.Parallel()
 	s := newSem(t)

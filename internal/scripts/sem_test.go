@@ -83,6 +83,7 @@ func (s sem) release(seqNMax ...int) []int64 {
 	return s.twice(scripts.SemRelease, []string{s.name, s.part("releasing")}, args...)
 }
 
+// Guarantees: S20.
 func TestSemAcquire(t *testing.T) {
 	t.Parallel()
 

@@ -13,6 +13,7 @@ import (
 
 // A waiter that leaves the front ungranted leaves what it wanted to the waiters behind it, which have not
 // been asked for.
+// Guarantees: L36, S14.
 func TestGroup_TheFirstIsRefused(t *testing.T) {
 	tooMuch := errors.New("more than there will ever be")
 	// The server grants the longest prefix that fits; what is above ten is refused for good.

@@ -39,6 +39,7 @@ func TestByRemoteAddr(t *testing.T) {
 
 // An address that a translator or a tunnel makes of an IPv4 address counts as that: else all of IPv4 is one network, or
 // a host has thousands of them.
+// Guarantees: Q25.
 func TestByRemoteAddr_IPv4InsideIPv6(t *testing.T) {
 	t.Parallel()
 	wide := httplimit.ByAddress(httplimit.Address{IPv4Bits: 24, IPv6Bits: 128})
@@ -73,6 +74,7 @@ func TestByRemoteAddr_IPv4InsideIPv6(t *testing.T) {
 	require.Equal(t, "10.0.0.1", key)
 }
 
+// Guarantees: Q25.
 func TestByForwarded(t *testing.T) {
 	t.Parallel()
 	key := httplimit.ByForwarded(netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8:ffff::/48"),
@@ -109,6 +111,7 @@ func TestByForwarded(t *testing.T) {
 	}
 }
 
+// Guarantees: Q25.
 func TestByAddress_Forwarded(t *testing.T) {
 	t.Parallel()
 	key := httplimit.ByAddress(httplimit.Address{Trusted: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Field: "forwarded"})
@@ -146,6 +149,7 @@ func TestByAddress_Forwarded(t *testing.T) {
 	}
 }
 
+// Guarantees: Q25.
 func TestByAddress_OneAddress(t *testing.T) {
 	t.Parallel()
 	key := httplimit.ByAddress(httplimit.Address{Trusted: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Field: "X-Real-IP"})
@@ -164,6 +168,7 @@ func TestByAddress_OneAddress(t *testing.T) {
 	}
 }
 
+// Guarantees: Q25.
 func TestByAddress_Groups(t *testing.T) {
 	t.Parallel()
 	key := httplimit.ByAddress(httplimit.Address{IPv4Bits: 24, IPv6Bits: 48})
@@ -184,6 +189,7 @@ func TestByAddress_Groups(t *testing.T) {
 }
 
 // What a client writes before what the proxy appends never chooses the key: it is the client's address.
+// Guarantees: Q25.
 func FuzzByAddress_Forwarded(f *testing.F) {
 	f.Add("for=198.51.100.7")
 	f.Add(`for="`)
@@ -222,6 +228,7 @@ func TestByAddress_DoesNotReadWhatAClientHasSent(t *testing.T) {
 }
 
 // Behind a proxy on a Unix socket each client has a limit of its own.
+// Guarantees: Q25.
 func TestByForwarded_OnAUnixSocket(t *testing.T) {
 	t.Parallel()
 	c := limits(t, redistest.Shared(t).Client(t))
@@ -254,6 +261,7 @@ func TestByForwarded_OnAUnixSocket(t *testing.T) {
 }
 
 // No header gets a client another key than that of the address that connects, unless a proxy is trusted.
+// Guarantees: Q25.
 func FuzzByForwarded(f *testing.F) {
 	f.Add("198.51.100.7", "10.0.0.1")
 	f.Add("unknown,,", "[::1]:1, 10.1.2.3")

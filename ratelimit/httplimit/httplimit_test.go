@@ -215,6 +215,7 @@ func TestMiddleware_LongTimesDoNotOverflow(t *testing.T) {
 }
 
 // A client that leaves out what it is counted by is limited all the same, unless the KeyFunc says otherwise.
+// Guarantees: Q25.
 func TestMiddleware_AMissingKeyIsNoWayAround(t *testing.T) {
 	t.Parallel()
 	c := limits(t, redistest.Shared(t).Client(t))
@@ -232,6 +233,7 @@ func TestMiddleware_AMissingKeyIsNoWayAround(t *testing.T) {
 	require.Equal(t, 10, codes(httplimit.New(k, exempt)(ok)))
 }
 
+// Guarantees: Q26.
 func TestMiddleware_ARequestThatCostsNothingPasses(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -251,6 +253,7 @@ func TestMiddleware_ARequestThatCostsNothingPasses(t *testing.T) {
 }
 
 // A client that goes away while Redis hangs is not the limiter's failure.
+// Guarantees: Q26.
 func TestMiddleware_ACancelledRequestIsNoFailure(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -412,6 +415,7 @@ func TestMiddleware_FailOpenHoldsForRequestsWithADeadline(t *testing.T) {
 // onlyAllows is a Limiter without TryReserve.
 type onlyAllows struct{ httplimit.Limiter }
 
+// Guarantees: Q8.
 func TestNew_RefusesWhatCouldOnlyFailLater(t *testing.T) {
 	t.Parallel()
 	c := limits(t, redistest.Shared(t).Client(t))

@@ -61,6 +61,7 @@ func TestMiddleware_Fields(t *testing.T) {
 	require.Panics(t, func() { httplimit.WithFields(4) })
 }
 
+// Guarantees: Q27.
 func TestMiddleware_ALimitForEachTenant(t *testing.T) {
 	t.Parallel()
 	c := limits(t, redistest.Shared(t).Client(t))
@@ -92,6 +93,7 @@ func TestMiddleware_ALimitForEachTenant(t *testing.T) {
 }
 
 // Permits used under one plan count under the next, and a denial under one is no answer under the other.
+// Guarantees: Q27.
 func TestMiddleware_ATenantWhosePlanChanges(t *testing.T) {
 	t.Parallel()
 	c := limits(t, redistest.Shared(t).Client(t))
@@ -190,6 +192,7 @@ func TestMiddleware_DecideIsTheMiddleware(t *testing.T) {
 	require.Equal(t, http.StatusTeapot, res.StatusCode)
 }
 
+// Guarantees: Q28.
 func TestNewAll(t *testing.T) {
 	t.Parallel()
 	c := limits(t, redistest.Shared(t).Client(t))

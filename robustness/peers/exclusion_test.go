@@ -35,6 +35,7 @@ func (s setup) of(library string) setup {
 
 // Two processes of this library and two of a peer take the same names in turns. Some are killed while they hold one,
 // some holds outlast several leases because they are extended, and some are released after their lease.
+// Guarantees: L56.
 func TestProcesses_ExcludePeersAndAreExcluded(t *testing.T) {
 	t.Parallel()
 	redistest.SkipIfShort(t)

@@ -14,6 +14,7 @@ import (
 // A service of six processes goes over from a peer to this library while it runs. At first all processes are of the
 // peer. Again and again one of them is replaced, and told to end or killed: the later, the more likely by one of
 // this library, and at the end always. The names are never free for longer than a lease and a second.
+// Guarantees: L56.
 func TestProcesses_RollingMigration(t *testing.T) {
 	t.Parallel()
 	redistest.SkipIfShort(t)

@@ -406,6 +406,7 @@ func (s *state) requireRefused() {
 
 // Each package does what the class of an answer says: calls that have begun go on through outages and refused logins,
 // the policies decide in outages alone, and everything else is an error at once.
+// Guarantees: L11, L38, Q5, Q19, S11, D20.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
 	redistest.SkipIfShort(t)

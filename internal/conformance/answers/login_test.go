@@ -68,6 +68,7 @@ func (f *failures) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 
 // While a password is rotated that the process does not know yet, what has begun goes on: waits, releases, renewals and
 // Serve. What begins is an error, under every policy of a limiter.
+// Guarantees: L11, L38, S11, D20.
 func TestLogin_APasswordIsRotated(t *testing.T) {
 	t.Parallel()
 	redistest.SkipIfShort(t)
