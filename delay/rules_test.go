@@ -43,7 +43,7 @@ func TestRules_ATaskScheduledWhileOneOfItsIDRunsIsKept(t *testing.T) {
 	}
 }
 
-// Guarantees: D6.
+// Guarantees: D5.
 func TestRules_NoAttemptFollowsACancelledOne(t *testing.T) {
 	t.Parallel()
 	ends := map[string]func(p *process, a claimedTask){

@@ -62,7 +62,7 @@ func TestRedisKey(t *testing.T) {
 }
 
 // In a cluster keys spread over the slots, and a hash tag in a key decides nothing.
-// Guarantees: Q17.
+// Guarantees: Q16.
 func TestLimiter_KeysSpreadOverTheSlots(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.SharedCluster(t).Client(t)

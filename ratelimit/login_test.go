@@ -14,7 +14,7 @@ import (
 )
 
 // A server closes connections that send large commands without a password. That is no outage.
-// Guarantees: Q35.
+// Guarantees: Q19.
 func TestFailOpen_GrantsNothingWithoutThePassword(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()

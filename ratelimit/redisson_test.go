@@ -137,7 +137,7 @@ func redissonDefects(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClien
 }
 
 // No clock of a client reaches Redis: with whatever is sent, its time is not.
-// Guarantees: Q2, C3.
+// Guarantees: C3.
 func TestRatelimit_SendsNoTimeOfItsOwn(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()

@@ -13,7 +13,7 @@ import (
 )
 
 // A caller whose context ends while all connections are in use takes no others along.
-// Guarantees: Q13.
+// Guarantees: Q14.
 func TestLimiter_ACancelledCallerFailsNoStrangers(t *testing.T) {
 	t.Parallel()
 	for what, algorithm := range kinds {

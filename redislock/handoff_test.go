@@ -127,7 +127,7 @@ func TestMutex_Handoff(t *testing.T) {
 }
 
 // Repeated callers of one process do not starve those of another.
-// Guarantees: L37.
+// Guarantees: L36.
 func TestMutex_HandoffDoesNotStarveOtherProcesses(t *testing.T) {
 	t.Parallel()
 	c, rdb, name := onSharedServer(t)

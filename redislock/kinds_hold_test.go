@@ -183,7 +183,7 @@ func extendOfRemovedLockIsLost(t *testing.T, lut *lockUnderTest) {
 	mustUnlock(t, other)
 }
 
-// Guarantees: L9.
+// Guarantees: L8.
 func unlockAfterContextEnd(t *testing.T, lut *lockUnderTest) {
 	ctx, cancel := context.WithCancel(t.Context())
 	l, err := lut.mutex(lut.newClient(t)).Lock(ctx)

@@ -160,7 +160,7 @@ func hundredCancelledWaitersLeaveNoKeys(t *testing.T, lut *lockUnderTest) {
 
 // A caller's context ends at each stage of a call, by brute force. A call that fails releases what it
 // acquired, so that the name is soon free.
-// Guarantees: L6.
+// Guarantees: L5.
 func contextEndingAtAnyPointLeavesNoKeys(t *testing.T, lut *lockUnderTest) {
 	m := lut.mutex(lut.newClient(t), redislock.WithLease(time.Minute))
 	w := newWheel(t)

@@ -43,7 +43,7 @@ func lostRepliesActOnce(t *testing.T, lut *lockUnderTest) {
 	}
 }
 
-// Guarantees: L6.
+// Guarantees: L5.
 func cancelledInFlightLeavesNoKeys(t *testing.T, lut *lockUnderTest) {
 	for _, lock := range []func(anyMutex, context.Context) (*redislock.Lock, error){
 		anyMutex.TryLock, anyMutex.Lock,

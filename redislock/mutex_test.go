@@ -80,7 +80,7 @@ func TestMutex_TryLock(t *testing.T) {
 	})
 }
 
-// Guarantees: L8, L9.
+// Guarantees: L8.
 func TestLock_Unlock(t *testing.T) {
 	t.Parallel()
 

@@ -409,7 +409,7 @@ func TestQuorum_RegainsNothingThatWasFreedByForce(t *testing.T) {
 }
 
 // It counts the goroutines of the process, so it is not parallel.
-// Guarantees: L18.
+// Guarantees: L19.
 func TestScale_HoldsOfAQuorumThatMissAPartCostNoGoroutine(t *testing.T) {
 	skipIfShort(t)
 	const holds, few = 200, 50

@@ -23,7 +23,7 @@ import (
 
 // Most of these tests count the goroutines of the process, so they are not parallel.
 
-// Guarantees: L18.
+// Guarantees: L19.
 func TestScale_HeldLocksCostNoGoroutine(t *testing.T) {
 	skipIfShort(t)
 	locks, lease := testsize.WhenAlone(1000, 100_000), testsize.WhenAlone(safeLease, redislock.DefaultLease)
@@ -385,7 +385,7 @@ func TestScale_ManyCallersOnOneConnection(t *testing.T) {
 
 // Close sends no releases for locks whose leases have ended, however many there are and however slowly Redis
 // fails.
-// Guarantees: L22.
+// Guarantees: L21.
 func TestScale_CloseEndsWithinALeaseWhileRedisHangs(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()

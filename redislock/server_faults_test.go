@@ -14,7 +14,7 @@ import (
 )
 
 // Faults of a whole deployment, one after another.
-// Guarantees: L6, L34.
+// Guarantees: L5, L34.
 func TestKinds_SurviveServerFaults(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()

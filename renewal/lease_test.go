@@ -14,7 +14,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
 
-// Guarantees: L14.
+// Guarantees: L13.
 func TestLease_Close(t *testing.T) {
 	t.Run("stops the renewals and names the reason", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, r *renewal.Renewer) {

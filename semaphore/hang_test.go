@@ -318,7 +318,7 @@ func TestClient_CloseTwiceAtOnce(t *testing.T) {
 	require.Less(t, first.took-between-second.took, 200*time.Millisecond, "the first tries again, with pauses of 250 ms")
 }
 
-// Guarantees: S25.
+// Guarantees: S11.
 func TestCountingSemaphore_AReleaseThatFailsIsSentLater(t *testing.T) {
 	t.Parallel()
 	d := &redistest.FaultDialer{}

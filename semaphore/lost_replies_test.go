@@ -37,7 +37,7 @@ var losses = map[string]redistest.Loss{
 	"the connection falls silent": redistest.Swallow,
 }
 
-// Guarantees: S9, S10.
+// Guarantees: S10.
 func TestCountingSemaphore_RepliesLost(t *testing.T) {
 	t.Parallel()
 	for how, loss := range losses {
@@ -113,7 +113,7 @@ func TestCountingSemaphore_RepliesLost(t *testing.T) {
 	})
 }
 
-// Guarantees: S9, S10.
+// Guarantees: S10.
 func TestSemaphore_RepliesLost(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		acquire, release := scripts.PermitAcquire, scripts.PermitRelease

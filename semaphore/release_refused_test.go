@@ -45,7 +45,7 @@ func (x *scriptHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 }
 
 // While a server refuses writes, as in a failover, a release still takes effect exactly once.
-// Guarantees: S9, S11.
+// Guarantees: S10, S11.
 func TestCountingSemaphore_ReleasesAreRefusedForAWhile(t *testing.T) {
 	t.Parallel()
 	setUp := func(

@@ -45,7 +45,7 @@ func sampleGoroutines(t *testing.T, d time.Duration) (usual, most int, profile s
 	return looks[len(looks)/2], most, text.String()
 }
 
-// Guarantees: S2, S15.
+// Guarantees: S3, S15.
 func TestScale_TenThousandPermitsAreHeld(t *testing.T) {
 	redistest.SkipIfShort(t)
 	const permits = 10_000

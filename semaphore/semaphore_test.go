@@ -99,7 +99,7 @@ func TestSemaphore_Grant(t *testing.T) {
 	})
 }
 
-// Guarantees: S2, S4.
+// Guarantees: S3, S4.
 func TestSemaphore_IsRenewedAndLost(t *testing.T) {
 	redistest.SkipIfShort(t)
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {

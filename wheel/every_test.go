@@ -133,7 +133,7 @@ func TestEvery_RescheduleMovesThePhase(t *testing.T) {
 	})
 }
 
-// Guarantees: W20.
+// Guarantees: W2.
 func TestEvery_APeriodOfCenturiesIsNotThePast(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)

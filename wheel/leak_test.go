@@ -6,5 +6,5 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Guarantees: W18.
+// Guarantees: W15.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -207,7 +207,7 @@ func TestWheel_LenCountsPendingEntries(t *testing.T) {
 	})
 }
 
-// Guarantees: W20.
+// Guarantees: W2.
 func TestTimeout_AnEndlessDelayDoesNotOverflow(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)

@@ -314,7 +314,7 @@ func TestSchedule_TheWheelsStopReturnsIt(t *testing.T) {
 	})
 }
 
-// Guarantees: W20.
+// Guarantees: W2.
 func TestSchedule_InstantsOfCenturiesAreNotThePast(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)

@@ -59,7 +59,7 @@ func TestWheel_StopTwiceOrUnusedReturnsNothing(t *testing.T) {
 	})
 }
 
-// Guarantees: W11.
+// Guarantees: W10.
 func TestWheel_StopWaitsForRunningCallbacksWithinItsContext(t *testing.T) {
 	eachExecutor(t, func(t *testing.T, e wheel.Executor) {
 		w := newWheel(t, wheel.WithExecutor(e))
@@ -144,7 +144,7 @@ func stopInTheMiddle(t *testing.T, opts ...wheel.Option) (e ends, late int) {
 	return e, late
 }
 
-// Guarantees: W6, W11.
+// Guarantees: W5, W10.
 func TestWheel_StopReturnsNoEntryThatTimerStopFoundEnded(t *testing.T) {
 	eachExecutor(t, func(t *testing.T, x wheel.Executor) {
 		e, late := stopInTheMiddle(t, wheel.WithExecutor(x))

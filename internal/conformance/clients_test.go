@@ -31,7 +31,7 @@ const (
 
 // With each kind of client, and however it reaches its servers, the library keeps its promises through what happens to
 // servers and connections, or it refuses the client, or its Check says which promise does not hold.
-// Guarantees: L13, L38, L40, S1, S2, S6, D2, D9.
+// Guarantees: L13, L38, L40, S1, S3, S6, D2, D9.
 func TestClients(t *testing.T) {
 	t.Parallel()
 	for _, event := range serverEvents {
