@@ -97,8 +97,9 @@ test-386:
 	$(call each, go vet ./...)
 	go test -count=1 -timeout $(TEST_TIMEOUT) ./wheel/
 
-## lint: the linters of .golangci.yml, and go.mod and go.sum as `go mod tidy` would leave them.
+## lint: the form of commit subjects, the linters of .golangci.yml, and go.mod and go.sum as `go mod tidy` would leave them.
 lint: $(LINT)
+	@.ci/check-subjects
 	$(call each, $(LINT) run ./...)
 	$(call each, go mod tidy -diff)
 
