@@ -83,7 +83,7 @@ type hold interface {
 	Context(parent context.Context) context.Context
 }
 
-// docs/conventions.md states the rules that are checked here.
+// CONTRIBUTING.md states the rules that are checked here.
 func TestConventions(t *testing.T) {
 	t.Parallel()
 	for what, f := range map[string]func(*testing.T, *library){

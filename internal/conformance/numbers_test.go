@@ -89,7 +89,7 @@ func enums(file *ast.File) map[string]enum {
 	return all
 }
 
-// brokenEnum returns the rule of docs/conventions.md that an enum breaks, or "".
+// brokenEnum returns the rule of CONTRIBUTING.md that an enum breaks, or "".
 func brokenEnum(e enum) string {
 	switch {
 	case e.of == "string" && e.stringer:

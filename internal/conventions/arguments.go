@@ -1,4 +1,4 @@
-// Package conventions has what the packages have in common for their callers, as docs/conventions.md says: the errors
+// Package conventions has what the packages have in common for their callers, as CONTRIBUTING.md says: the errors
 // of arguments, options that are applied, why a context has ended, contexts that end with a hold, and errors of
 // several.
 package conventions

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// attributes are the keys that log records may have. docs/conventions.md says what they stand for.
+// attributes are the keys that log records may have. CONTRIBUTING.md says what they stand for.
 var attributes = []string{"name", "key", "node", "id", "error", "type", "leases", "permits", "declared", "wheels", "next", "last", "panic", "stack"}
 
 // brokenLogs returns what breaks the rule of log messages in a source file of a package: a message begins with
