@@ -24,7 +24,7 @@ type remains struct {
 }
 
 // stay are the keys that stay after the last use of an object, and for how long at most; -1 for ever. They are those
-// of "What stays in Redis" in docs/keys.md.
+// of docs/keys.md.
 var stay = []struct {
 	key  *regexp.Regexp
 	most time.Duration

@@ -19,20 +19,43 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// documented returns the keys and channels of docs/keys.md by object. A channel begins with "&".
+// keyRow is a key or channel of an object in docs/keys.md. A channel begins with "&".
+type keyRow struct{ object, key, stays string }
+
+// keyRows reads the table of docs/keys.md.
+func keyRows(t *testing.T) (rows []keyRow) {
+	t.Helper()
+	_, text, found := strings.Cut(read(t, "docs/keys.md"), "\n## By object\n")
+	require.True(t, found)
+	text, _, _ = strings.Cut(text, "\n## ")
+	objects := ""
+	for line := range strings.Lines(text) {
+		cells := strings.Split(line, "|")
+		if len(cells) != 6 || !strings.Contains(cells[2], "`") {
+			continue
+		}
+		if named := strings.TrimSpace(cells[1]); named != "" {
+			objects = strings.ReplaceAll(named, "`", "")
+		}
+		prefix := ""
+		if strings.HasPrefix(cells[2], " channel ") {
+			prefix = "&"
+		}
+		for _, key := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[2], -1) {
+			for object := range strings.SplitSeq(objects, " and ") {
+				rows = append(rows, keyRow{object, prefix + key[1], strings.TrimSpace(cells[4])})
+			}
+		}
+	}
+	return rows
+}
+
+// documented returns the keys and channels of docs/keys.md by object.
 func documented(t *testing.T) map[string][]string {
 	t.Helper()
-	_, text, _ := strings.Cut(read(t, "docs/keys.md"), "## By object")
-	text, _, _ = strings.Cut(text, "\n## ")
-	rows := regexp.MustCompile("(?m)^\\| (`\\w+`[^|]*) \\| (channel )?`([^`]+)`").FindAllStringSubmatch(text, -1)
 	all := map[string][]string{}
-	for _, row := range rows {
-		key := row[3]
-		if row[2] != "" {
-			key = "&" + key
-		}
-		object := strings.ReplaceAll(row[1], "`", "")
-		all[object] = append(all[object], key)
+	for _, row := range keyRows(t) {
+		all[row.object] = append(all[row.object], row.key)
 	}
 	for _, keys := range all {
 		slices.Sort(keys)
