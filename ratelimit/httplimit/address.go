@@ -21,7 +21,8 @@ func ByRemoteAddr(r *http.Request) (key string, limited bool) {
 }
 
 // ByForwarded limits each IP address that proxies in the trusted networks report in the field X-Forwarded-For:
-// it is ByAddress(Address{Trusted: trusted}).
+// it is ByAddress(Address{Trusted: trusted}). For the field Forwarded set Address.Field. Without networks it trusts
+// proxies on a Unix socket alone, and limits other requests as ByRemoteAddr does.
 func ByForwarded(trusted ...netip.Prefix) KeyFunc { return ByAddress(Address{Trusted: trusted}) }
 
 // Address determines how ByAddress finds and groups the IP addresses of clients.

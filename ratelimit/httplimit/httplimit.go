@@ -4,14 +4,14 @@
 // All times in fields are whole seconds, rounded up. A limit with ratelimit.WithShadow rejects nothing: where it would
 // have, the response of the handler has the field RateLimit-Would-Deny: true.
 //
-//	perUser := limits.Limiter("api", ratelimit.PerSecond(10).WithBurst(20))
-//	mux := httplimit.New(perUser, httplimit.ByRemoteAddr)
-//	http.ListenAndServe(addr, mux(handler))
+//	perAddress := limits.Limiter("api", ratelimit.PerSecond(10).WithBurst(20))
+//	limited := httplimit.New(perAddress, httplimit.ByRemoteAddr)
+//	http.ListenAndServe(addr, limited(handler))
 //
-// A request costs one call of perUser.AllowN. If that fails, the response has status 503; with the policy
+// A request costs one call of perAddress.AllowN. If that fails, the response has status 503; with the policy
 // ratelimit.FailOpen it does not fail while Redis is down. If the client goes away before the decision, which
 // cancels the context of the request, the request is not served: its status is 499, and the function of
-// WithFailed is not called.
+// WithFailed is not called. A deadline of the context is a failure as any other, unless the policy decides by then.
 //
 // NewPerKey gives each key its own limit, such as the plan of a tenant. NewAll decides by several limits in one
 // step. Routers whose handlers are not those of net/http, such as gin and echo, call Middleware.Decide. NewTransport
@@ -29,8 +29,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// Limiter is the limiter of New; *ratelimit.Limiter implements it. New calls Limit. Each request calls AllowN, which
-// must be safe for concurrent use.
+// Limiter is the limiter of New; *ratelimit.Limiter implements it, *ratelimit.StoredLimiter, which has no keys, does
+// not. New calls Limit. Each request calls AllowN, which must be safe for concurrent use.
 type Limiter interface {
 	AllowN(ctx context.Context, key string, n int64) (ratelimit.Result, error)
 	Limit() ratelimit.Limit
@@ -43,7 +43,8 @@ type Limiter interface {
 type KeyFunc func(*http.Request) (key string, limited bool)
 
 // LimitFunc returns the key for which a request counts, the limit of that key, and whether the request is
-// limited at all. The zero Limit stands for the limit of the Limiter. Otherwise it is like KeyFunc.
+// limited at all. The zero Limit, such as that of a row missing in a table, stands for the limit of the Limiter;
+// ratelimit.PerDay(0) denies the request. Otherwise it is like KeyFunc.
 type LimitFunc func(*http.Request) (key string, limit ratelimit.Limit, limited bool)
 
 // Middleware returns a handler that passes on the requests that the limit grants, and responds to the others. It panics

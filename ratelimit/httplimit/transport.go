@@ -15,7 +15,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Waiter is the limiter of a Transport; *ratelimit.Limiter implements it. It must be safe for concurrent use.
+// Waiter is the limiter of a Transport; *ratelimit.Limiter implements it, *ratelimit.StoredLimiter, which has no keys,
+// does not. It must be safe for concurrent use.
 type Waiter interface {
 	WaitN(ctx context.Context, key string, n int64) error
 }
@@ -38,8 +39,9 @@ type Transport struct {
 
 // NewTransport returns a Transport that waits for one permit of the key of a request, and then has next send the
 // request. A nil next is http.DefaultTransport. A request that is not limited is sent at once. key gets the request of
-// the caller, whose URL.Host names the server. NewTransport panics with a *cogwheel.InvalidError if another argument is
-// nil or the limiter has an invalid argument.
+// the caller, whose URL.Host names the server. ByRemoteAddr and ByAddress are for requests that a server has received;
+// of others ByRemoteAddr limits none. NewTransport panics with a *cogwheel.InvalidError if another argument is nil or
+// the limiter has an invalid argument.
 //
 // A request whose wait fails is not sent. Its error matches that of the context if the context has ended,
 // ratelimit.ErrWouldExceedDeadline if the permit or the end of a pause cannot come before the deadline, and otherwise
