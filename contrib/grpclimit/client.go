@@ -11,7 +11,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// Waiter is the limiter of a Client; *ratelimit.Limiter implements it. It must be safe for concurrent use.
+// Waiter is the limiter of a Client; *ratelimit.Limiter implements it, *ratelimit.StoredLimiter, which has no keys,
+// does not. It must be safe for concurrent use.
 type Waiter interface {
 	WaitN(ctx context.Context, key string, n int64) error
 }

@@ -18,7 +18,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// Limiter is the limiter of a Server; *ratelimit.Limiter implements it. It must be safe for concurrent use.
+// Limiter is the limiter of a Server; *ratelimit.Limiter implements it, *ratelimit.StoredLimiter, which has no keys,
+// does not. It must be safe for concurrent use.
 type Limiter interface {
 	AllowN(ctx context.Context, key string, n int64) (ratelimit.Result, error)
 }
@@ -30,7 +31,8 @@ type Limiter interface {
 type KeyFunc func(ctx context.Context, method string) (key string, limited bool)
 
 // LimitFunc returns the key for which a call counts, the limit of that key, and whether the call is limited at
-// all. The zero Limit stands for the limit of the Limiter. Otherwise it is like KeyFunc.
+// all. The zero Limit, such as that of a row missing in a table, stands for the limit of the Limiter;
+// ratelimit.PerDay(0) denies the call. Otherwise it is like KeyFunc.
 type LimitFunc func(ctx context.Context, method string) (key string, limit ratelimit.Limit, limited bool)
 
 // Option configures New, NewPerKey and NewAll. If an option is given twice, the last one counts.
@@ -59,27 +61,28 @@ func WithCost(f func(ctx context.Context, method string) int64) Option {
 
 // WithDenied sets the function that returns the error of a denied call. It gets the decision, whose Parts tell which
 // limits of NewAll denied the call. For a cost above the burst, which could never be granted, the Result is zero: its
-// RetryAfter is 0. If f returns nil, the call ends with the default error: ResourceExhausted, with RetryInfo unless
-// RetryAfter is 0. WithDenied panics if f is nil.
+// RetryAfter is 0. f cannot serve the call: if it returns nil, the call ends with the default error, ResourceExhausted
+// with RetryInfo, which is left out if RetryAfter is 0 or ratelimit.Never. WithDenied panics if f is nil.
 func WithDenied(f func(ctx context.Context, method string, r ratelimit.Result) error) Option {
 	mustNotBeNil(f == nil, "WithDenied")
 	return option(func(c *config) { c.denied = f })
 }
 
 // WithFailed sets the function for calls without a decision, for example because Redis is down and the policy
-// is FailClosed. f returns the error for the client, or nil to serve the call. The default returns the code Unavailable
-// without the cause. If the context of a call has ended, the call ends with the code of the context, and f is not
-// called. WithFailed panics if f is nil.
+// is FailClosed. f returns the error for the client, or, unlike that of WithDenied, nil to serve the call. The default
+// returns the code Unavailable without the cause. If the context of a call has ended, the call ends with the code of
+// the context, and f is not called. WithFailed panics if f is nil.
 func WithFailed(f func(ctx context.Context, method string, err error) error) Option {
 	mustNotBeNil(f == nil, "WithFailed")
 	return option(func(c *config) { c.failed = f })
 }
 
 // WithFields sends header fields with each decision: x-ratelimit-limit, x-ratelimit-remaining, and
-// x-ratelimit-reset in seconds from now; with a denial also retry-after in seconds, at least 1. Seconds are
-// rounded up. For several limits they describe the one with the fewest calls left. A decision by the policy of
-// the client has only retry-after. A call that only ratelimit.WithShadow let pass has x-ratelimit-would-deny: true,
-// and no retry-after. By default no fields are sent.
+// x-ratelimit-reset in seconds from now; with a denial also retry-after in seconds, at least 1, but not with that of a
+// limit of 0. Seconds are rounded up. For several limits they describe the one with the fewest calls left. A decision
+// by the policy of the client has only retry-after, a call of cost 0 or of a cost above the burst has no fields. A call
+// that only ratelimit.WithShadow let pass has x-ratelimit-would-deny: true, and no retry-after. By default no fields
+// are sent.
 func WithFields() Option { return option(func(c *config) { c.fields = true }) }
 
 // WithReservation reserves the cost of a call, so that the handler can settle it when it knows the real one:
