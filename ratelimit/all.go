@@ -71,8 +71,11 @@ const maxParts = 16
 // differ. It does not talk to Redis.
 //
 // In a cluster or a Ring, the keys of all parts must share a hash tag; see WithHashTag. Two parts must not
-// share a key: two limits of one user, such as one per second and one per day, need different prefixes. If a
-// part is invalid, Err and all methods return a *cogwheel.InvalidError.
+// share a key: two limits of one user, such as one per second and one per day, need different prefixes. If the parts
+// break a rule, or one of them is invalid, Err and all methods return a *cogwheel.InvalidError.
+//
+// An All takes nothing ahead of time and no part of a request, so it has no Reserve and no AllowUpTo. Names, keys and
+// Reset are those of the Limiters of its parts.
 //
 // Either all parts or none are made by Limiters with WithShadow: an All is tried or enforced as a whole. To try a limit
 // beside others, ask it in a call of its own, as docs/ratelimit.md shows.

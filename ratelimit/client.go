@@ -20,9 +20,9 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit/internal/outage"
 )
 
-// Client limits rates through one Redis deployment. Create one Client per process and deployment with New. It
-// is safe for concurrent use. The methods of its limiters return a *cogwheel.InvalidError for a nil context and
-// for a negative n.
+// Client limits rates through one Redis deployment. Create one Client per process and deployment with New, and another
+// one for limiters that need another policy or timeout: an Option holds for all limiters of a Client. It is safe for
+// concurrent use. The methods of its limiters return a *cogwheel.InvalidError for a nil context and for a negative n.
 type Client struct {
 	rdb     redis.UniversalClient
 	base    redis.UniversalClient // the client of a known type that rdb is or embeds; knows the nodes

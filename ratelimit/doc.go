@@ -10,8 +10,8 @@
 //
 //   - Redis bounds the permits that it grants, by its own clock. In any time w, a Limiter with GCRA grants at
 //     most Burst + Rate*w/Per, and with SlidingWindow at most Rate + Rate*w/Per. A Limiter with FixedWindow
-//     grants at most Rate in each window. A StoredLimiter grants at most Rate in any interval of length Per.
-//     Clocks of clients are not used.
+//     grants at most Rate in each window. A StoredLimiter grants at most Rate in any interval of length Per, but
+//     forgets its grants on Delete, and on SetRate and UpdateRate without WithState. Clocks of clients are not used.
 //   - A lost reply, a script that go-redis sends twice, a cancelled wait and a killed client can only reduce
 //     the permits that are granted. If Redis loses the state of a key, as in a failover, the key may be granted
 //     one burst more.
@@ -34,6 +34,12 @@
 //	All              one round trip, shared by concurrent callers for the same parts
 //	Redis, Limiter     TIME, GET and SET, O(1); a string of at most 80 bytes, more beside waiters
 //	Redis, StoredLimiter   eight commands; 21 bytes for each granted call within the interval
+//
+// # Invalid arguments
+//
+// An invalid argument is a *cogwheel.InvalidError. [New] and methods with an error return it. [Client.Limiter],
+// [Limiter.With], [Client.StoredLimiter] and [Client.All] return a limiter whose Err and other methods return it.
+// [HashKeys], WaitFunc with a nil function, and the constructors and options of middleware panic with it.
 //
 // # Example
 //

@@ -20,7 +20,9 @@ var (
 	ErrExceedsLimit = keys.ErrExceedsLimit
 
 	// ErrWouldExceedDeadline is returned for a wait or a reservation whose permits cannot come before the
-	// deadline of its context, and for a reservation more than a minute ahead. No permits were taken.
+	// deadline of its context. Reserve also returns it without a deadline: for permits more than a minute ahead, and
+	// with FixedWindow and SlidingWindow for any that are not available now. No permits were taken. It does not match
+	// context.DeadlineExceeded.
 	ErrWouldExceedDeadline = keys.ErrWouldExceedDeadline
 
 	// ErrUnavailable is returned if Redis did not answer, or answered that it cannot serve now, and the policy
@@ -50,7 +52,7 @@ const argument = conventions.Package("ratelimit")
 type DebtError struct {
 	Booked  int64 // permits of the debt that were charged
 	Dropped int64 // permits that were not
-	// Parts has, for an All, the debt of each part, in order; those that owe no more than they may have Dropped 0.
+	// Parts has, for an All, the debt of each part, in order. A part whose debt was charged in full has Dropped 0.
 	Parts []PartDebt
 }
 

@@ -24,9 +24,9 @@ type Event struct {
 	Key     string // for a Limiter, as given; clients may have chosen it, so do not use it as a label of a metric
 	N       int64  // permits of the request; for an All, requests
 
-	// Result is the decision. Its Parts have the names and keys of an All. For Failed, only its Source is set. For a
-	// wait or a reservation, only Allowed, Granted and Source are set, unless Shadow is set. For Denied, Allowed is
-	// false also if Shadow is set.
+	// Result is the decision. Its Parts have the names and keys of an All. For Failed, only its Source is set. For
+	// Reserve and the calls that wait, only Allowed, Granted and Source are set, unless Shadow is set. For Denied,
+	// Allowed is false also if Shadow is set.
 	Result Result
 	// Shadow: the Limiter, or all parts of the All, have WithShadow, so the request passed whatever the decision was.
 	Shadow bool
@@ -49,7 +49,7 @@ type Event struct {
 // goroutine of a caller it goes on to the caller.
 type Hooks struct {
 	Allowed func(Event) // permits were granted; Result.Source tells by whom
-	Denied  func(Event) // the request was denied; a wait or a reservation never is, unless Event.Shadow is set
+	Denied  func(Event) // the request was denied; without Event.Shadow, Reserve and calls that wait fail instead
 	Failed  func(Event) // there was an error, such as ErrExceedsLimit or ErrUnavailable
 	Down    func(Event) // a node does not answer; from now on the policy decides for its keys
 	Up      func(Event) // the node answers again, or its keys have moved to another node

@@ -232,8 +232,7 @@ func (k *Limiter) With(limit Limit) *Limiter {
 // AllowUpTo takes as many permits of the key as are available, at most n, in one decision. Result.Granted is
 // their number; Allowed is true if it is at least one. It may take fewer than are available if waiters of this
 // process that have left had permits charged. RetryAfter of a denial by Redis is the time until one permit is
-// available. n may be above the burst; n = 0 is allowed. For blocking, the policy and errors see
-// AllowN.
+// available. n may be above the burst; n = 0 is as in AllowN. For blocking, the policy and errors see AllowN.
 //
 // Under WithShadow, Granted is n. WouldDeny is true if fewer were available; these were taken.
 func (k *Limiter) AllowUpTo(ctx context.Context, key string, n int64) (Result, error) {
@@ -276,12 +275,12 @@ func (k *Limiter) Wait(ctx context.Context, key string) error { return k.WaitN(c
 //
 // The waiters of one process form a line for each key: no waiter overtakes another, but with GCRA those for different
 // numbers of permits may, and Allow does not overtake them. While Redis is down the policy serves them in order:
-// FailOpen grants, LocalShare grants as its share allows, and under FailClosed they go on waiting. A waiter sees
-// changes by other processes within about a second.
+// FailOpen grants, LocalShare grants as its share allows, and under FailClosed, the default, they wait until Redis is
+// back or ctx ends. A waiter sees changes by other processes within about a second.
 //
-// Errors match ErrWouldExceedDeadline, ErrExceedsLimit if n is above the burst, ErrMisconfigured, ErrWrongKind
-// and ErrClosed, or are the error of ctx. ErrWouldExceedDeadline is returned as soon as it is known that the
-// permits cannot come before the deadline of ctx, after those of the waiters ahead in this process. After an
+// Errors match ErrWouldExceedDeadline, ErrExceedsLimit if n is above the burst, ErrMisconfigured, ErrWrongKind,
+// ErrClosed and wheel.ErrStopped, or are the error of ctx. ErrWouldExceedDeadline is returned as soon as it is known
+// that the permits cannot come before the deadline of ctx, after those of the waiters ahead in this process. After an
 // error the caller has no permits: permits that were charged for it serve the next waiter in line, within the
 // limit, or are given back, or expire unused.
 //
@@ -342,7 +341,7 @@ func (k *Limiter) Reset(ctx context.Context, key string) error {
 }
 
 // Reserve takes n permits now for use after the delay of the Reservation, and does not wait for that time. n =
-// 0 takes nothing. It blocks as AllowN does.
+// 0 takes nothing. It blocks as AllowN does. TryReserve takes only permits that can be used now, and decides as AllowN.
 //
 // The error matches ErrWouldExceedDeadline, with nothing taken, if the delay is longer than a minute or than
 // the time until the deadline of ctx. No policy decides: while Redis is down the error matches ErrUnavailable,
@@ -374,8 +373,9 @@ func (k *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservatio
 
 // TryReserve is AllowN for a cost that is known only later: if it grants the request, Result.Reservation settles the
 // permits. Blocking, the policy, n = 0 and errors are those of AllowN, but the call shares no script with others.
-// It does not use permits that were charged for waiters who have left; AllowN does. If ctx ends first, the Client tries
-// to give the permits back in the background.
+// Unlike Reserve, it has no delay, a denial is a Result, and the policy decides. It does not use permits that were
+// charged for waiters who have left; AllowN does. If ctx ends first, the Client tries to give the permits back in the
+// background.
 func (k *Limiter) TryReserve(ctx context.Context, key string, n int64) (Result, error) {
 	if k.blocked() {
 		return k.decline(ctx, opReserve, key, n)

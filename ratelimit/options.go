@@ -70,8 +70,8 @@ func WithPolicy(p Policy) Option {
 // call counts from its arrival, whatever the timeouts of rdb. A process that notices the end of the time 5 ms or
 // more late was paused: the call then waits for the answer as much longer, at most the time again.
 //
-// Allow, AllowUpTo, Peek, Reserve, Cancel and Return keep to the time, and so does each script for waiters.
-// Reset and the methods that set, read or delete a limit in Redis do not. The time should be more than twice
+// Allow, AllowUpTo, Peek, Reserve, TryReserve, Settle, Cancel and Return keep to the time, and so does each script for
+// waiters. Reset and the methods that set, read or delete a limit in Redis do not. The time should be more than twice
 // the time that Redis takes to answer, because a call may wait for the script before its own.
 func WithTimeout(d time.Duration) Option {
 	return optionFunc(func(c *config) error {
@@ -85,9 +85,10 @@ func WithTimeout(d time.Duration) Option {
 
 // WithBreaker sets when the Client stops asking a node that does not answer, and how often it probes the node
 // then. After the given number of failures, 1 or more, by default 3, the policy decides without asking. A
-// failure is a call that Redis did not answer; calls that were sent together count as one, and any answer
-// begins the count again. The Client then probes every probe, 1 ms or more, by default 250 ms. Each node of a
-// cluster or a Ring is counted separately.
+// failure is a script that Redis did not answer in time, or answered that it cannot serve now; the end of a caller's
+// context is none, even if the policy decides then. Scripts that were sent together count as one, and any answer begins
+// the count again. The Client then probes every probe, 1 ms or more, by default 250 ms. Each node of a cluster or a
+// Ring is counted separately.
 //
 // A probe is the script of the last decision that failed. It takes no permits, but writes the state of the key
 // back as it is, so the policy goes on deciding while Redis answers reads and refuses writes. After an answer
@@ -202,9 +203,11 @@ func WithHashTag(tag string) LimiterOption {
 	})
 }
 
-// WithDebt sets how many permits a caller may owe: Reservation.Settle charges that many at most above a whole burst, 0
-// to MaxRate, and with FixedWindow and SlidingWindow at most Rate. The default is one burst. The bound is that of the
-// Limiter that made the Reservation: other Limiters of the key may have another one.
+// WithDebt sets by how many permits the debts of a key, which Reservation.Settle charges, may exceed a whole burst: 0
+// to MaxRate, but with FixedWindow and SlidingWindow at most Rate. The default is one burst. With a burst of 100 and
+// WithDebt(50), no debt takes the used permits above 150; with GCRA a request for one is then denied until 51 have come
+// back. The bound is that of the Limiter that made the Reservation: other Limiters of the key may have another one. The
+// bound of a StoredLimiter is its rate.
 func WithDebt(n int64) LimiterOption {
 	return limiterOptionFunc(func(c *limiterConfig) error {
 		if n < 0 || n > MaxRate {

@@ -16,7 +16,7 @@ import (
 
 // Reservation is the right to use n permits from a certain time on. All n count as used until Settle or Cancel says
 // how many were; a process that dies leaves them so. A Reservation is safe for concurrent use. A nil or zero
-// Reservation is for no permits.
+// Reservation is for no permits: its methods do nothing and return no error, except for an invalid argument.
 type Reservation struct {
 	made    *keys.State // the state that made it; by now the key may have another
 	at      time.Time
@@ -43,7 +43,8 @@ func ContextWithReservation(ctx context.Context, r *Reservation) context.Context
 	return context.WithValue(ctx, reservationKey{}, r)
 }
 
-// ReservationFromContext returns the Reservation of ContextWithReservation, or nil, which is for no permits.
+// ReservationFromContext returns the Reservation of the last ContextWithReservation, or nil, which is for no permits. A
+// context has one, whatever the limiter: that of inner middleware hides that of outer middleware.
 func ReservationFromContext(ctx context.Context) *Reservation {
 	r, _ := ctx.Value(reservationKey{}).(*Reservation)
 	return r
@@ -97,7 +98,8 @@ func (r *Reservation) Wait(ctx context.Context) error {
 
 // Cancel is Settle of 0 permits. Call it only if nothing was used. It returns true if permits were given back to the
 // count of a limit; beside a debt nobody may be able to use them yet. After a call of Settle, even one that failed, it
-// does nothing and returns false, so it can be deferred. It blocks and fails as Settle does.
+// does nothing and returns false, so it can be deferred. It blocks and fails as Settle does; after a failed Cancel both
+// can be called again.
 func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
 	if ctx == nil {
 		return false, argument.Nil("context")
@@ -115,36 +117,25 @@ func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
 //	...
 //	err = r.Reservation.Settle(ctx, 700, 1) // 1300 tokens are given back, and no request
 //
-// If less was used than was reserved, the others are given back, except those that have become available by themselves
-// meanwhile. If it is more, Redis charges the difference as a debt, for which later requests wait, as far as WithDebt
-// allows; beyond that the error is a *DebtError. Nothing can be given back after Limiter.Reset, StoredLimiter.Delete,
-// or a SetRate or UpdateRate without WithState.
+// If less was used than was reserved, the rest is given back, except permits that have become available meanwhile: by
+// themselves, within Burst/Rate periods of the Limit (with SlidingWindow, two) from when they could be used, or by a
+// reset of the limit. So longer calls get nothing back; docs/ratelimit.md says how to reserve for them. If more was
+// used, Redis charges the difference as a debt, for which later requests wait, as far as WithDebt allows; beyond that
+// the error is a *DebtError.
 //
-// Permits become available by themselves within Burst/Rate periods of the Limit from when they could be used, with
-// SlidingWindow within two, and sooner if other calls give permits back. A call that takes longer gets nothing back: if
-// all calls of a key are so long, they get no more than their estimates allow. Then reserve what a call uses at least
-// and let Settle charge the rest as a debt; reserve in steps while the call goes on; or choose a limit whose burst has
-// room for the estimates of all calls in flight, such as PerMinute(60_000) in place of PerSecond(1000).
-//
-// Settle blocks for one round trip, at most until ctx ends or the time of WithTimeout has passed. Concurrent calls wait
-// for each other, each within its own time. A call sends a return once. A debt is sent again within that time if Redis
-// does not answer. So a debt may be charged twice, but nothing is given back twice.
+// Settle blocks for one round trip, after those of concurrent calls, at most until ctx ends or the time of WithTimeout
+// has passed. The context of an HTTP or gRPC request may have ended by then: use context.WithoutCancel.
 //
 // After a call that returned nil or a *DebtError, further calls of Settle and Cancel do nothing and return nil, also
-// after Client.Close. After another error Settle can be called again, with the same number or another one:
-//   - What was certainly not executed is sent: a settlement after the end of ctx, while the circuit is open, for which
-//     no connection could be opened, or that Redis refused, such as a replica does. The refusal may also come after the
-//     call has returned.
-//   - A debt that was sent is sent again. It may have been charged before.
-//   - Any other return may have been made. It is not sent again: if there is nothing else to do, Settle returns
-//     the error of that call again, and the permits may stay charged. If used is larger by now, the difference to the
-//     first number is charged as a debt, as if the return was made. Only for a StoredLimiter a return is sent again,
-//     because there the second one does nothing.
+// after Client.Close. After another error Settle can be called again, with the same number or another one. A debt may
+// be charged twice, but nothing is given back twice: a return that may have been made is sent again only for a
+// StoredLimiter, where the second one does nothing; otherwise Settle returns that error again, and the permits may stay
+// charged. docs/ratelimit.md has the cases.
 //
 // No policy decides. The errors are a *cogwheel.InvalidError for a nil ctx, a negative number, or more or fewer numbers
-// than there are limits, which settles nothing, so that the estimate stays charged; a *DebtError; and errors that match ErrUnavailable, ErrMisconfigured,
-// ErrWrongKind, ErrClosed, the error of ctx, or, for the debt of a StoredLimiter without a limit, ErrNotSet. The
-// context of an HTTP or gRPC request may have ended by then: use context.WithoutCancel.
+// than there are limits, which settles nothing, so that the estimate stays charged; a *DebtError; and errors that match
+// ErrUnavailable, ErrMisconfigured, ErrWrongKind, ErrClosed, the error of ctx, or, for the debt of a StoredLimiter
+// without a limit, ErrNotSet. On a nil or zero Reservation any number of values is valid, and Settle returns nil.
 func (r *Reservation) Settle(ctx context.Context, used ...int64) error {
 	if r != nil {
 		r.used.Store(true) // a deferred Cancel must not give back what a refused call was to settle

@@ -33,9 +33,9 @@ func (s Source) String() string {
 	return "unknown"
 }
 
-// Result is one decision. If a call returns an error, it has granted nothing, and only the Source of its Result
-// is valid. Unless the Source is SourceRedis, Limit, Remaining and ResetAfter may be 0 for unknown; under
-// LocalShare they describe the share.
+// Result is one decision. If a call returns an error, the caller has no permits, though some may have been taken, and
+// only the Source of its Result is valid. Unless the Source is SourceRedis, Limit, Remaining and ResetAfter may be 0
+// for unknown; under LocalShare they describe the share.
 //
 // Under WithShadow, Allowed is true and Granted is the whole request. If WouldDeny is true, the other fields are those
 // of the denial, or 0 if the decision failed with an error.

@@ -18,7 +18,7 @@ import (
 type Stats struct {
 	Allowed int64 // calls granted, also those that waited
 	Denied  int64 // calls denied, also those of ShadowDenied
-	Failed  int64 // calls that returned an error, or would have without WithShadow
+	Failed  int64 // calls that returned any error, also ErrExceedsLimit, or would have without WithShadow
 
 	// ShadowDenied counts the calls of Denied whose requests passed because of WithShadow.
 	ShadowDenied int64
@@ -28,10 +28,10 @@ type Stats struct {
 	Cancelled int64
 
 	Local    int64 // of the calls granted or denied, those with SourceLocal
-	Degraded int64 // calls that the policy decided: granted, denied or failed
+	Degraded int64 // calls that the policy granted or denied, or that returned ErrUnavailable
 
 	Scripts  int64 // scripts sent for decisions
-	Failures int64 // calls that Redis did not answer, except probes; calls that were sent together count as one
+	Failures int64 // failures of Redis, as WithBreaker describes them, except of probes; Failed counts calls
 
 	Waiting int  // calls of Wait, WaitN and WaitFunc that wait now; 0 after Close
 	Keys    int  // keys in use or remembered in memory now; 0 after Close
@@ -46,8 +46,8 @@ type Breaker struct {
 	Node     string    // its address; empty if it is not known or there are no failures
 	Down     bool      // the node is not asked, and the policy decides; false after Close
 	Since    time.Time // when Down began, or the zero Time
-	Failures int       // unanswered calls in a row; 0 after an answer
-	Err      error     // the last failure; without failures, the last one of any node; nil if there never was one
+	Failures int       // failures in a row, as WithBreaker describes them; 0 after an answer
+	Err      error     // the last failure; if no node has any now, the last one of any node before; nil if none
 }
 
 // outcome returns where a decision counts: 0 if it was denied, 1 if it was allowed.

@@ -36,10 +36,10 @@ func (s Scope) String() string {
 }
 
 // StoredLimiter limits one name by a sliding log: in every interval of length Per, wherever it begins, at most
-// Rate permits are granted. The limit and its scope are stored in Redis and can be changed at any time, for all
-// processes. Keys and entries are those of Redisson's RRateLimiter from version 3.13.3 on, except 3.16.4 to
-// 3.16.8, so services in Java and Go share a limit. A StoredLimiter has no state of its own and is safe for
-// concurrent use.
+// Rate permits are granted. Delete, and SetRate and UpdateRate without WithState, forget the previous grants, so each
+// of them in an interval allows another whole Rate. The limit and its scope are stored in Redis and can be changed at
+// any time, for all processes. Keys and entries are those of Redisson's RRateLimiter from version 3.13.3 on, except
+// 3.16.4 to 3.16.8, so services in Java and Go share a limit. A StoredLimiter is safe for concurrent use.
 //
 // TrySetRate, SetRate, UpdateRate, Config and Delete block for one round trip, at most until ctx ends; no
 // policy decides. After an error the change may have been made. This process sees a change at once, others see
@@ -78,8 +78,8 @@ type Config struct {
 	KeepAlive time.Duration // the limiter expires, with its limit, after this time without use; 0 for never
 }
 
-// SetOption configures TrySetRate, SetRate and UpdateRate. If an option is given twice, the last one
-// counts.
+// SetOption configures TrySetRate, SetRate and UpdateRate. Without options, SetRate and UpdateRate keep the scope, end
+// the keep-alive, and forget the previous grants. If an option is given twice, the last one counts.
 type SetOption interface{ applySet(*setConfig) }
 
 type setConfig struct {
@@ -112,8 +112,8 @@ func (l *StoredLimiter) TrySetRate(ctx context.Context, limit Limit, opts ...Set
 	return l.set(ctx, "try", limit, opts)
 }
 
-// SetRate sets the limit. Unless WithState is given, it forgets the previous grants; with the scope PerClient,
-// those of all Clients.
+// SetRate sets the limit. Unless WithState is given, it forgets the previous grants, so that a whole Rate can be
+// granted at once; with the scope PerClient, those of all Clients.
 func (l *StoredLimiter) SetRate(ctx context.Context, limit Limit, opts ...SetOption) error {
 	_, err := l.set(ctx, "set", limit, opts)
 	return err
@@ -294,7 +294,7 @@ func (l *StoredLimiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1)
 
 // WaitN blocks until n permits are taken, or until ctx ends. n = 0 returns at once. Order, the policy and
 // errors are those of Limiter.WaitN, except that ErrExceedsLimit means that n is above the rate, and ErrNotSet
-// that no limit is set; both are also returned if the limit changes during the wait.
+// that no limit is set, also if that happens during the wait.
 //
 // Entries are added to the log up to 20 ms and two round trips before their permits can be used. The entry of a
 // waiter that leaves serves the next waiter if that waits for exactly as many permits; otherwise it is removed
@@ -344,9 +344,11 @@ func (l *StoredLimiter) TryReserve(ctx context.Context, n int64) (Result, error)
 }
 
 // Return gives back the permits of a Result of Allow, AllowN or AllowUpTo of this StoredLimiter, and reports
-// whether they were still in the log. Others can use them at once. A second call, or a Result of another
-// limiter, finds nothing to give back. Return blocks for one round trip, at most until ctx ends. After an error
-// the permits may have been given back, and the call can be repeated. No policy decides.
+// whether they were still in the log. Others can use them at once. A second call, or the Result of a denial, of the
+// policy or of another limiter, finds nothing to give back. Permits of TryReserve, which a Limiter and an All have too,
+// are given back by Reservation.Cancel. Return blocks for one round trip, at most until ctx ends or the time of
+// WithTimeout has passed. After an error the permits may have been given back, and the call can be repeated. No policy
+// decides.
 func (l *StoredLimiter) Return(ctx context.Context, granted Result) (given bool, err error) {
 	s, err := l.use(ctx, "return", 0)
 	if err != nil {
