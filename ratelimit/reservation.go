@@ -130,7 +130,7 @@ func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
 // after Client.Close. After another error Settle can be called again, with the same number or another one. A debt may
 // be charged twice, but nothing is given back twice: a return that may have been made is sent again only for a
 // StoredLimiter, where the second one does nothing; otherwise Settle returns that error again, and the permits may stay
-// charged. docs/ratelimit.md has the cases.
+// charged. docs/ratelimit-settle.md has the cases.
 //
 // No policy decides. The errors are a *cogwheel.InvalidError for a nil ctx, a negative number, or more or fewer numbers
 // than there are limits, which settles nothing, so that the estimate stays charged; a *DebtError; and errors that match
