@@ -52,7 +52,7 @@ func TestSemaphore_Do(t *testing.T) {
 			for _, returned := range []error{nil, failed} {
 				err := l.Do(t.Context(), 1, func(ctx context.Context) error {
 					g := l.FromContext(ctx)
-					require.NoError(t, l.Release(t.Context(), g.IDs()...))
+					require.NoError(t, l.ReleaseIDs(t.Context(), g.IDs()...))
 					require.ErrorIs(t, g.Extend(ctx, time.Minute), semaphore.ErrLost)
 					<-ctx.Done()
 					require.ErrorIs(t, context.Cause(ctx), semaphore.ErrLost)

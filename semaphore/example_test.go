@@ -110,7 +110,7 @@ func ExampleSemaphore_AcquireFunc() {
 }
 
 // An operator looks at permits by their ids, in whatever process they are held, and takes them away.
-func ExampleSemaphore_Release() {
+func ExampleSemaphore_ReleaseIDs() {
 	ctx := context.Background()
 	seats := newSemaphores().Semaphore("seats", 0, semaphore.WithLease(10*time.Minute))
 	if err := seats.SetPermits(ctx, 10); err != nil {
@@ -126,8 +126,8 @@ func ExampleSemaphore_Release() {
 		log.Fatal(err)
 	}
 	fmt.Println("ends unless it is renewed in", state.Permits[0].Lease.Round(time.Minute))
-	fmt.Println(seats.Release(ctx, id))
-	fmt.Println("again:", errors.Is(seats.Release(ctx, id), semaphore.ErrNotHeld))
+	fmt.Println(seats.ReleaseIDs(ctx, id))
+	fmt.Println("again:", errors.Is(seats.ReleaseIDs(ctx, id), semaphore.ErrNotHeld))
 	// Output:
 	// ends unless it is renewed in 10m0s
 	// <nil>
@@ -146,7 +146,7 @@ func ExampleGrant_Context() {
 		log.Fatal(err)
 	}
 	working := grant.Context(ctx)
-	if err := slots.Release(ctx, grant.IDs()...); err != nil {
+	if err := slots.ReleaseIDs(ctx, grant.IDs()...); err != nil {
 		log.Fatal(err)
 	}
 	<-working.Done() // at the next renewal

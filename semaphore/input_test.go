@@ -46,7 +46,7 @@ func allMethods(s *semaphore.CountingSemaphore, l *semaphore.Semaphore) map[stri
 		"Semaphore.AcquireFunc": func(ctx context.Context) error {
 			return callbackError(func(f func(error)) { l.AcquireFunc(ctx, 1, func(_ *semaphore.Grant, err error) { f(err) }) })
 		},
-		"Semaphore.Release":       func(ctx context.Context) error { return l.Release(ctx, id) },
+		"Semaphore.ReleaseIDs":    func(ctx context.Context) error { return l.ReleaseIDs(ctx, id) },
 		"Semaphore.TrySetPermits": func(ctx context.Context) error { _, err := l.TrySetPermits(ctx, 1); return err },
 		"Semaphore.SetPermits":    func(ctx context.Context) error { return l.SetPermits(ctx, 1) },
 		"Semaphore.AddPermits":    func(ctx context.Context) error { return l.AddPermits(ctx, 1) },
@@ -99,7 +99,7 @@ func TestSemaphores_RefuseBadInput(t *testing.T) {
 		},
 		"lease": {l.UpdateLease(ctx, "", 0), l.UpdateLease(ctx, "", 366*24*time.Hour)},
 		"id": {
-			l.Release(ctx, "x"), l.UpdateLease(ctx, "0123", time.Second),
+			l.ReleaseIDs(ctx, "x"), l.UpdateLease(ctx, "0123", time.Second),
 			l.UpdateLease(ctx, strings.Repeat("g", 32), time.Second),
 		},
 		"WithMax": {
@@ -115,7 +115,7 @@ func TestSemaphores_RefuseBadInput(t *testing.T) {
 			requireInvalid(t, err, field)
 		}
 	}
-	require.ErrorIs(t, l.Release(ctx, "x"), semaphore.ErrNotHeld, "an invalid id is not held")
+	require.ErrorIs(t, l.ReleaseIDs(ctx, "x"), semaphore.ErrNotHeld, "an invalid id is not held")
 	require.Equal(t, before, count.scripts(), "nothing reached Redis")
 	require.Zero(t, rdb.Exists(ctx, name).Val())
 	require.Panics(t, func() { s.AcquireFunc(ctx, 1, nil) })
@@ -177,8 +177,8 @@ func TestSemaphore_InvalidReleasesAddNoPermits(t *testing.T) {
 		g := mustAcquire(t, l, 1)
 		require.NoError(t, g.Release(t.Context()))
 		require.ErrorIs(t, g.Release(t.Context()), semaphore.ErrNotHeld, "the second release does nothing")
-		require.ErrorIs(t, l.Release(t.Context(), g.IDs()...), semaphore.ErrNotHeld)
-		require.ErrorIs(t, l.Release(t.Context(), foreign.IDs()...), semaphore.ErrNotHeld)
+		require.ErrorIs(t, l.ReleaseIDs(t.Context(), g.IDs()...), semaphore.ErrNotHeld)
+		require.ErrorIs(t, l.ReleaseIDs(t.Context(), foreign.IDs()...), semaphore.ErrNotHeld)
 		require.ErrorIs(t, l.UpdateLease(t.Context(), foreign.IDs()[0], time.Minute), semaphore.ErrNotHeld)
 		require.Zero(t, leaseTime(t, l, foreign.IDs()[0]))
 
@@ -187,7 +187,7 @@ func TestSemaphore_InvalidReleasesAddNoPermits(t *testing.T) {
 		<-expired.Done()
 		require.ErrorIs(t, expired.Release(t.Context()), semaphore.ErrLost)
 		poll(t, func() bool { return available(t, l) == 3 })
-		require.ErrorIs(t, l.Release(t.Context(), expired.IDs()...), semaphore.ErrNotHeld)
+		require.ErrorIs(t, l.ReleaseIDs(t.Context(), expired.IDs()...), semaphore.ErrNotHeld)
 		require.EqualValues(t, 3, available(t, l), "no permit was added")
 		require.NoError(t, foreign.Err())
 		require.EqualValues(t, 0, available(t, stranger))

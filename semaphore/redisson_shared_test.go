@@ -109,7 +109,7 @@ var sharedBehaviours = map[string]func(t *testing.T, d deployment){
 		require.ErrorIs(t, err, semaphore.ErrNoPermits)
 		require.InDelta(t, time.Minute, leaseTime(t, l, ids[0]), float64(5*time.Second))
 		require.NoError(t, l.UpdateLease(t.Context(), ids[0], time.Hour))
-		require.NoError(t, l.Release(t.Context(), ids[0]))
+		require.NoError(t, l.ReleaseIDs(t.Context(), ids[0]))
 		require.Equal(t, "01", heard())
 		require.Equal(t, 1, j.releaseExpirable(ids[1]))
 		require.Equal(t, "1", heard())

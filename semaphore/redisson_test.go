@@ -222,7 +222,7 @@ var expirableBehaviours = map[string]func(t *testing.T, d deployment){
 		require.GreaterOrEqual(t, time.Since(began), lease)
 		require.Less(t, time.Since(began), lease+wakeLimit)
 		require.ErrorIs(t, first.Release(t.Context()), semaphore.ErrLost)
-		require.ErrorIs(t, other.Release(t.Context(), first.IDs()...), semaphore.ErrNotHeld)
+		require.ErrorIs(t, other.ReleaseIDs(t.Context(), first.IDs()...), semaphore.ErrNotHeld)
 		require.NoError(t, next.Release(t.Context()))
 		require.EqualValues(t, 1, available(t, other))
 	},
@@ -238,7 +238,7 @@ var expirableBehaviours = map[string]func(t *testing.T, d deployment){
 		poll(t, func() bool { return available(t, l) == 1 })
 		require.Zero(t, leaseTime(t, l, other))
 		require.ErrorIs(t, l.UpdateLease(t.Context(), other, time.Minute), semaphore.ErrNotHeld)
-		require.NoError(t, l.Release(t.Context(), id))
+		require.NoError(t, l.ReleaseIDs(t.Context(), id))
 	},
 	"both keys expire together": func(t *testing.T, d deployment) {
 		rdb, name := d.connect(t), redistest.Name(t)
@@ -276,12 +276,12 @@ var expirableBehaviours = map[string]func(t *testing.T, d deployment){
 		ids, expired := mustAcquire(t, l, 4).IDs(), mustAcquire(t, short, 3).IDs()
 		w := newWheel(t)
 		require.NoError(t, w.Sleep(t.Context(), 1100*time.Millisecond)) // the short leases end
-		require.ErrorIs(t, l.Release(t.Context(), append(expired, ids...)...), semaphore.ErrNotHeld)
+		require.ErrorIs(t, l.ReleaseIDs(t.Context(), append(expired, ids...)...), semaphore.ErrNotHeld)
 		require.EqualValues(t, 6, available(t, l), "the three expired permits are free, the four held ones are not")
-		require.NoError(t, l.Release(t.Context(), ids[:2]...))
-		require.ErrorIs(t, l.Release(t.Context(), ids...), semaphore.ErrNotHeld)
-		require.NoError(t, l.Release(t.Context(), ids[2:]...))
-		require.ErrorIs(t, l.Release(t.Context(), "0123456789abcdef0123456789abcdef"), semaphore.ErrNotHeld)
+		require.NoError(t, l.ReleaseIDs(t.Context(), ids[:2]...))
+		require.ErrorIs(t, l.ReleaseIDs(t.Context(), ids...), semaphore.ErrNotHeld)
+		require.NoError(t, l.ReleaseIDs(t.Context(), ids[2:]...))
+		require.ErrorIs(t, l.ReleaseIDs(t.Context(), "0123456789abcdef0123456789abcdef"), semaphore.ErrNotHeld)
 		require.EqualValues(t, 10, available(t, l))
 	},
 	"two waiters for several permits are both granted when those are released": func(t *testing.T, d deployment) {

@@ -224,7 +224,7 @@ func TestScale_TenThousandExpiredPermitsAreReclaimed(t *testing.T) {
 	require.NoError(t, g.Release(t.Context()))
 	require.EqualValues(t, n, available(t, l))
 	fill()
-	require.ErrorIs(t, l.Release(t.Context(), hex.EncodeToString(binaryID(1))), semaphore.ErrNotHeld)
+	require.ErrorIs(t, l.ReleaseIDs(t.Context(), hex.EncodeToString(binaryID(1))), semaphore.ErrNotHeld)
 	require.EqualValues(t, n, available(t, l), "the failed release reclaimed them")
 }
 

@@ -240,14 +240,14 @@ func (s *Semaphore) emptyGrant() *Grant {
 	return &Grant{held{client: s.client, name: s.name, fair: s.fair, unlimited: new(conventions.End)}}
 }
 
-// Release releases permits by their ids, as Grant.IDs and Redisson report them, for example on behalf of
+// ReleaseIDs releases permits by their ids, as Grant.IDs and Redisson report them, for example on behalf of
 // another process. It releases all of them or none: the error matches ErrNotHeld if an id is malformed or
 // unknown, is given twice or has expired. Without ids it does nothing. The holder learns of the loss at its
 // next renewal. To release a grant of this process, use Grant.Release, which also ends its renewal.
 //
-// Release blocks for one round trip, at most until ctx ends. After an error of ctx or of the connection the
+// ReleaseIDs blocks for one round trip, at most until ctx ends. After an error of ctx or of the connection the
 // permits may have been released; a second call may then return ErrNotHeld.
-func (s *Semaphore) Release(ctx context.Context, ids ...string) error {
+func (s *Semaphore) ReleaseIDs(ctx context.Context, ids ...string) error {
 	if s.err != nil {
 		return s.err
 	}

@@ -49,7 +49,7 @@ func TestSemaphore_SharesPermitsWithJava(t *testing.T) {
 		require.ErrorIs(t, err, semaphore.ErrNoPermits)
 		require.NoError(t, l.UpdateLease(t.Context(), id, time.Minute))
 		require.LessOrEqual(t, leaseTime(t, l, id), time.Minute)
-		require.NoError(t, l.Release(t.Context(), id))
+		require.NoError(t, l.ReleaseIDs(t.Context(), id))
 		require.EqualValues(t, 2, available(t, l))
 	})
 

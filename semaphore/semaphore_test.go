@@ -114,7 +114,7 @@ func TestSemaphore_IsRenewedAndLost(t *testing.T) {
 		}
 		require.EqualValues(t, 0, available(t, l))
 
-		require.NoError(t, l.Release(t.Context(), lost.IDs()...)) // another client releases it
+		require.NoError(t, l.ReleaseIDs(t.Context(), lost.IDs()...)) // another client releases it
 		<-lost.Done()
 		require.ErrorIs(t, lost.Err(), semaphore.ErrLost)
 		require.ErrorIs(t, lost.Release(t.Context()), semaphore.ErrLost)
@@ -247,14 +247,14 @@ func TestSemaphore_ReleaseByID(t *testing.T) {
 	mustSetPermits(t, l, 3)
 	g := mustAcquire(t, l, 3)
 	ids := g.IDs()
-	require.ErrorIs(t, l.Release(t.Context(), ids[0], ids[0]), semaphore.ErrNotHeld, "twice")
+	require.ErrorIs(t, l.ReleaseIDs(t.Context(), ids[0], ids[0]), semaphore.ErrNotHeld, "twice")
 	require.Zero(t, available(t, l))
-	require.NoError(t, l.Release(t.Context(), ids[0]))
-	require.ErrorIs(t, l.Release(t.Context(), ids...), semaphore.ErrNotHeld, "all or nothing")
+	require.NoError(t, l.ReleaseIDs(t.Context(), ids[0]))
+	require.ErrorIs(t, l.ReleaseIDs(t.Context(), ids...), semaphore.ErrNotHeld, "all or nothing")
 	require.EqualValues(t, 1, available(t, l))
-	require.NoError(t, l.Release(t.Context(), ids[1:]...))
+	require.NoError(t, l.ReleaseIDs(t.Context(), ids[1:]...))
 	require.EqualValues(t, 3, available(t, l))
-	require.ErrorIs(t, l.Release(t.Context(), ids[0]), semaphore.ErrNotHeld)
-	require.NoError(t, l.Release(t.Context()))
+	require.ErrorIs(t, l.ReleaseIDs(t.Context(), ids[0]), semaphore.ErrNotHeld)
+	require.NoError(t, l.ReleaseIDs(t.Context()))
 	require.ErrorIs(t, g.Release(t.Context()), semaphore.ErrLost, "released by their ids")
 }

@@ -320,7 +320,7 @@ func secondRelease(t *testing.T, l *library) {
 	require.NoError(t, err)
 	require.NoError(t, grant.Release(ctx))
 	require.ErrorIs(t, grant.Release(ctx), semaphore.ErrNotHeld)
-	require.ErrorIs(t, s.Release(ctx, grant.IDs()...), semaphore.ErrNotHeld)
+	require.ErrorIs(t, s.ReleaseIDs(ctx, grant.IDs()...), semaphore.ErrNotHeld)
 	lease, err := l.leases.Add(renewal.Spec{Key: "k", ID: "i", TTL: time.Minute, SentAt: time.Now()})
 	require.NoError(t, err)
 	require.True(t, lease.Close(nil))

@@ -56,7 +56,7 @@ func FuzzReplies_Semaphores(f *testing.F) {
 
 	fuzzReplies(f, open, []replyCall[*semaphore.Client]{
 		{"Semaphore.TryAcquire", "", plain(func(s *semaphore.Semaphore) (bool, error) { return got(s.TryAcquire(ctx, 2)) }), means(acquired)},
-		{"Semaphore.Release", "", plain(func(s *semaphore.Semaphore) (bool, error) { return done(s.Release(ctx, anID)) }), means(flags(1))},
+		{"Semaphore.ReleaseIDs", "", plain(func(s *semaphore.Semaphore) (bool, error) { return done(s.ReleaseIDs(ctx, anID)) }), means(flags(1))},
 		{"Semaphore.UpdateLease", "", plain(func(s *semaphore.Semaphore) (bool, error) {
 			return done(s.UpdateLease(ctx, anID, time.Minute))
 		}), means(flags(1))},

@@ -336,7 +336,7 @@ func semaphoreBasics(t *testing.T, connect func() redis.UniversalClient) {
 			if err != nil {
 				return err
 			}
-			return kind(other, name, 0).Release(ctx, g.IDs()...)
+			return kind(other, name, 0).ReleaseIDs(ctx, g.IDs()...)
 		})
 		for before := g.Deadline(); g.Deadline().Equal(before); { // until it is renewed
 			require.NoError(t, w.Sleep(ctx, 10*time.Millisecond))

@@ -330,7 +330,7 @@ func permitsOf(u *userCode, of func(string, int64, ...semaphore.SemaphoreOption)
 		lose: func() {
 			g, err := s.Acquire(u.Context(), 1)
 			require.NoError(u, err)
-			require.NoError(u, s.Release(u.Context(), g.IDs()...))
+			require.NoError(u, s.ReleaseIDs(u.Context(), g.IDs()...))
 			require.ErrorIs(u, g.Extend(u.Context(), time.Minute), semaphore.ErrLost)
 		},
 	}
