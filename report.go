@@ -22,13 +22,19 @@ const (
 var levels = []Level{LevelOK, LevelUnknown, LevelWarning, LevelFailure}
 
 // Compare returns a negative number if l is better than other, a positive number if it is worse, and 0 if they
-// are equal. A Level that is none of the four is better than LevelOK.
-func (l Level) Compare(other Level) int {
-	return cmp.Compare(slices.Index(levels, l), slices.Index(levels, other))
+// are equal. A Level that is none of the four is worse than LevelFailure.
+func (l Level) Compare(other Level) int { return cmp.Compare(l.rank(), other.rank()) }
+
+func (l Level) rank() int {
+	if i := slices.Index(levels, l); i >= 0 {
+		return i
+	}
+	return len(levels)
 }
 
 // Report is the result of Check of a Client: the servers, the rights that were checked, and the findings. The topology
-// "slots" is that of a ClusterClient with ClusterSlots, such as the client of redis.NewFailoverClusterClient.
+// "slots" is that of a ClusterClient with ClusterSlots, such as the client of redis.NewFailoverClusterClient. The methods
+// panic on a nil Report.
 type Report struct {
 	Package  string    `json:"package"`  // the package of the client, for example "redislock"
 	User     string    `json:"user"`     // the ACL user in the options of the (first) client, or "default"
