@@ -146,17 +146,18 @@ func (c *Client) submit(j *calls.Job, caller calls.Caller, name string, here boo
 	}
 }
 
-// Close releases all held grants, ends waiting calls with ErrClosed, and blocks until the Client has stopped
-// working or ctx ends. Other processes may acquire the released permits at once, so call Close when the work
-// that holds them has ended. Close does not release the permits of a CountingSemaphore; release them before. It
-// stops neither the wheel nor rdb.
+// Close releases all held grants, ends waiting calls with ErrClosed, and blocks until the Client has stopped working or
+// ctx ends; while Redis does not answer, until a second after the last lease has ended, and for at least eleven seconds
+// if calls on a CountingSemaphore are not confirmed. Give it a ctx with a timeout. Other processes may acquire the
+// released permits at once, so call Close when the work that holds them has ended. Close does not release the permits
+// of a CountingSemaphore; release them before. It stops neither the wheel nor rdb.
 //
-// Close returns an error if ctx ends first or Redis did not confirm a release. If ctx ends first, Close closes
-// the connections anyway: calls in flight end by their timeouts, and grants that are not released yet end with
-// their lease. While Redis does not answer, Close gives up in the same way a second after the last lease has
-// ended, but not before eleven seconds if calls on a CountingSemaphore are not confirmed. If ctx has
-// already ended when Close is called, Close takes up to a second, so that a deferred Close releases the grants
-// whatever its context. Further calls of Close only wait for the first.
+// If ctx ends first, the error matches ctx.Err(), calls in flight end by their timeouts, and grants that are not
+// released yet end with their lease. If ctx has already ended when Close is called, Close takes up to a second, so that
+// a deferred Close releases the grants whatever its context. At the end of that second or of the bound above, the error
+// matches context.DeadlineExceeded. If releases fail, it wraps the last error of Redis; if calls on a CountingSemaphore
+// stay unconfirmed, it matches ErrUnconfirmed. A release that Redis refuses for good is only logged. Further calls wait
+// for the first, and return nil or the error of their ctx.
 func (c *Client) Close(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")

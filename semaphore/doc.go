@@ -11,10 +11,10 @@
 //   - While Redis keeps its data, processes never hold more permits than exist, by the clock of the server,
 //     unless their number is lowered or the semaphore is deleted while they are held.
 //   - The permits of a Semaphore whose holder died are free within one lease.
-//   - A holder learns of a loss before its lease can end in Redis: [Grant.Done] closes, contexts of the grant
-//     end with the cause [ErrLost], and [Grant.Valid] returns false. A lost grant stays lost. Permits that are
-//     removed while the lease runs, as by [Semaphore.Delete], are noticed within a third of the lease, by a
-//     renewal.
+//   - A holder learns of a loss before its lease can end in Redis, unless [Semaphore.UpdateLease] has shortened it:
+//     [Grant.Done] closes, contexts of the grant end with the cause [ErrLost], and [Grant.Valid] returns false. A lost
+//     grant stays lost. Permits that are removed while the lease runs, as by [Semaphore.Delete], are noticed within a
+//     third of the lease, by a renewal.
 //   - A call takes effect at most once, however often the Client sends it. Permits that were granted by a
 //     lost reply, or to a waiter that had left, are released.
 //   - A waiter gets its permits when they are free, whatever messages were lost: it asks again when it is woken,
@@ -23,8 +23,8 @@
 //   - The requests of one process are granted in order, so that small requests do not starve a large one.
 //     With [Client.FairSemaphore], the requests of all processes are. Without it, a caller of another process overtakes
 //     at most until the first has waited for 4 ms; see [Semaphore.Acquire].
-//   - A call returns when its context ends, even while Redis hangs. A release, which is sent in any case,
-//     returns at most a second later.
+//   - A call returns when its context ends, even while Redis hangs. [Grant.Release] and [CountingSemaphore.Release]
+//     send the release even if it has ended, and return at most a second later.
 //   - Leases run by the clock of Redis, never by the clock of a client.
 //
 // # What it does not promise
@@ -33,6 +33,12 @@
 //   - That the limit holds across a failover that loses writes, or while a frozen process believes that it
 //     holds permits. [Grant.Token] fences off the latter.
 //   - An exact order among processes without FairSemaphore.
+//
+// # Nil arguments
+//
+// A nil context or function is refused with a *cogwheel.InvalidError: the call returns it, passes it to its callback,
+// or panics with it if it has neither. FromContext panics. A nil or zero Grant is not held. Nil or zero Clients and
+// semaphores are not ready for use.
 //
 // # Cost
 //

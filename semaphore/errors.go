@@ -31,11 +31,13 @@ var (
 	ErrUnconfirmed = errors.New("semaphore: release not confirmed yet, going on in the background")
 
 	// ErrLost means that a grant ended before its Release: its lease expired, or its permits were removed
-	// from Redis. Another process may hold them.
+	// from Redis. Another process may hold them. A call for permits returns it, without a grant, if the reply
+	// took longer than the lease.
 	ErrLost = errors.New("semaphore: permits lost")
 
-	// ErrNotHeld is returned for permits that are not held: permits that were released or have expired, permits
-	// of another semaphore, and unknown ids.
+	// ErrNotHeld is returned for a Grant that was released before, for a nil or zero Grant, and by ReleaseIDs and
+	// UpdateLease for ids that are not held. A Grant that was lost before its Release, as by expiry, stays lost:
+	// every call returns ErrLost.
 	ErrNotHeld = errors.New("semaphore: permits not held")
 
 	// ErrClosed is returned after Client.Close, and to calls that wait then. It is also the error of

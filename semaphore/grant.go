@@ -79,9 +79,9 @@ func (g *Grant) Err() error { return g.hold().Err() }
 // false once the lease has run out, even if Done is not closed yet.
 func (g *Grant) Valid() bool { return g.hold().Valid() }
 
-// Deadline returns the time at which the permits are lost unless they are renewed before. It is earlier
-// than the end of the lease in Redis: by 1 % of the lease, a tenth of the lease up to 50 ms, and one tick
-// of the wheel. It is the zero time for a grant of no permits.
+// Deadline returns the time at which the permits are lost unless they are renewed before. It is earlier than the end of
+// the lease in Redis: by 1 % of the lease, a tenth of the lease up to 50 ms, and one tick of the wheel. It is the zero
+// time for a nil or zero Grant, and for a grant of no permits, which does not end by itself.
 func (g *Grant) Deadline() time.Time { return g.hold().Deadline() }
 
 // Context returns a context that ends with parent or with the grant, whichever ends first. If it is the

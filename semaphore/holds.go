@@ -25,10 +25,10 @@ type Wait struct {
 	Since time.Time // when the oldest of these calls began
 }
 
-// Holds yields the grants that the Client holds, in no particular order, for a status page. It does not talk
-// to Redis, and holds no lock of the Client for long, however many grants there are. A grant that is
-// acquired or ends meanwhile may be yielded or not; any other is yielded once. Grants of no permits are not
-// yielded, nor permits of a CountingSemaphore, which have no holder.
+// Holds yields the grants that the Client holds, in no particular order, for a status page. It does not talk to Redis,
+// and does not hold up other calls, however many grants there are. A grant that is acquired or ends meanwhile may be
+// yielded or not; any other is yielded once. Grants of no permits are not yielded, nor permits of a CountingSemaphore,
+// which have no holder.
 func (c *Client) Holds() iter.Seq[Hold] {
 	self := func(h *held, _ struct{}) *held { return h }
 	return func(yield func(Hold) bool) {
@@ -48,7 +48,7 @@ func (c *Client) Holds() iter.Seq[Hold] {
 }
 
 // Waits yields the semaphores for whose permits calls wait, in no particular order, with the number of these
-// calls. It does not talk to Redis, and holds no lock of the Client for long.
+// calls. It does not talk to Redis, and does not hold up other calls.
 func (c *Client) Waits() iter.Seq[Wait] {
 	return func(yield func(Wait) bool) {
 		for name, line := range c.counting.Lines() {

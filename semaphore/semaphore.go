@@ -33,29 +33,28 @@ type Semaphore struct {
 	err    error // of the name or an option
 }
 
-// Semaphore returns the semaphore with the given name. It does not talk to Redis. The keys in Redis are
-// Redisson's, so services in Java that call getPermitExpirableSemaphore(name) share the permits. The rules
-// for names are those of CountingSemaphore.
+// Semaphore returns the semaphore with the given name. permits is the number to set if Redis has none: a number that is
+// set stays. To change it, call SetPermits and change the argument. Semaphore does not talk to Redis. The keys in Redis
+// are Redisson's, so services in Java that call getPermitExpirableSemaphore(name) share the permits. The rules for
+// names are those of CountingSemaphore.
 //
-// permits, 1 to MaxPermits, is the number that a call for permits sets if none is set: at the first use, after Delete,
-// and after Redis has lost its data. Acquire, TryAcquire and AcquireFunc set it in the round trip that acquires, and do
-// not fail with ErrNotSet. With 0, TrySetPermits, SetPermits or AddPermits have to set the number before.
-//
-// A number that is set is not changed: if processes name different numbers, the first one counts. A Client that finds
-// another number than its own logs a warning, once for each of up to a thousand names. To change the number, call
-// SetPermits and change the argument. Methods that only read do not set the number.
+// permits is 1 to MaxPermits. Acquire, TryAcquire and AcquireFunc set it, in the round trip that acquires, at the first
+// use, after Delete, and after Redis has lost its data. With 0, they fail with ErrNotSet until TrySetPermits,
+// SetPermits or AddPermits has set a number. A Client that finds another number than its own logs a warning, once for
+// each of up to a thousand names.
 //
 // Do not use one name for a CountingSemaphore and a Semaphore. Both store the number of free permits under
 // that name, and Redis cannot tell them apart: each would ignore the permits that the other has granted.
-// Neither can share its name with a FairSemaphore: setting the permits of the second fails with
-// ErrWrongKind.
+// Neither can share its name with a FairSemaphore, so that a name has one limit: while the permits of one are set,
+// calls that would set those of the other fail with ErrWrongKind.
 func (c *Client) Semaphore(name string, permits int64, opts ...SemaphoreOption) *Semaphore {
 	return c.newSemaphore(name, permits, false, opts)
 }
 
-// FairSemaphore returns a semaphore that grants the requests of all processes in the order in which they came, to a
-// millisecond and the time of a message to Redis. Nobody overtakes, even if permits are free that those before cannot
-// use yet. FairSemaphore does not talk to Redis.
+// FairSemaphore returns the fair semaphore with the given name, which shares no permits with Client.Semaphore(name) or
+// services in Java. It grants the requests of all processes in the order in which they came, to a millisecond and the
+// time of a message to Redis. Nobody overtakes, even if permits are free that those before cannot use yet.
+// FairSemaphore does not talk to Redis.
 //
 // A process that does not answer within 50 ms when it is its turn is passed over, and keeps its place. A user without
 // the right to the line of those who wait, {name}:fair:waiting, is refused.
@@ -94,12 +93,12 @@ func (s *Semaphore) Err() error { return s.err }
 // request for more permits than are free keeps the others behind it, once it is the first; they are served before it
 // only if its process does not answer. Services in Java and earlier versions stand in no line.
 //
-// The error matches ErrNotSet (with permits 0), ErrExceedsPermits, ErrClosed, ErrWrongKind or
-// cogwheel.ErrInvalid, or wraps an error of ctx or of Redis. It matches ErrLost if the reply took longer than
-// the lease. A query that fails, after retries, ends the wait, unless Redis has found too few permits before: then
-// Acquire waits on through an outage, and for as long as a lease lasts by default through a refused login, as while a
-// password is rotated. After an error the caller holds nothing: if Redis granted the permits but its reply was lost or
-// came too late, the Client releases them in the background, and they end with their lease at the latest.
+// The error matches ErrNotSet (with permits 0), ErrExceedsPermits, ErrClosed, ErrWrongKind or cogwheel.ErrInvalid, or
+// wraps an error of ctx or of Redis. It matches ErrLost if the reply took longer than the lease. A query that fails,
+// after retries, ends the wait, unless Redis has found too few permits before: then Acquire waits on through an outage,
+// and for up to 30 s (DefaultLease) through a refused login, as while a password is rotated. After an error the caller
+// holds nothing: if Redis granted the permits but its reply was lost or came too late, the Client releases them in the
+// background, and they end with their lease at the latest.
 //
 // The waiters of a semaphore in one process share one wheel entry, one subscription and one script per query.
 // They query when they are woken, when their subscription was interrupted, after each poll interval, and, if they are
@@ -273,10 +272,10 @@ func (s *Semaphore) ReleaseIDs(ctx context.Context, ids ...string) error {
 	return nil
 }
 
-// TrySetPermits sets the number of permits to n, 0 to MaxPermits, if it is not set, and reports whether it
-// did. The semaphore does not expire, unless the Client has WithIdleExpiry. Remaining leases of an earlier
-// semaphore of that name end. TrySetPermits blocks for one round trip, at most until ctx ends. After an error
-// of ctx or of the connection the number may have been set.
+// TrySetPermits sets the number of permits to n, 0 to MaxPermits, if it is not set, and reports whether it did. The
+// number includes held permits, unlike that of a CountingSemaphore. The semaphore does not expire, unless the Client
+// has WithIdleExpiry. Remaining leases of an earlier semaphore of that name end. TrySetPermits blocks for one round
+// trip, at most until ctx ends. After an error of ctx or of the connection the number may have been set.
 func (s *Semaphore) TrySetPermits(ctx context.Context, n int64) (bool, error) {
 	if err := checkCount(n, 0, MaxPermits); err != nil {
 		return false, err
@@ -296,7 +295,8 @@ func (s *Semaphore) SetPermits(ctx context.Context, n int64) error {
 	return err
 }
 
-// AddPermits adds n, -MaxPermits to MaxPermits, to the number of permits, or sets it to n if it is not set.
+// AddPermits adds n, -MaxPermits to MaxPermits, to the number of permits, held ones included, or sets it to n if it is
+// not set.
 // The sum may exceed MaxPermits, or be negative. It does not end grants: the number of free permits may
 // become negative. AddPermits blocks for one round trip, at most until ctx ends. After an error of ctx or
 // of the connection the permits may have been added; a second call may add them twice.
@@ -350,8 +350,8 @@ func (s *Semaphore) Delete(ctx context.Context) (bool, error) {
 }
 
 // Available returns the number of free permits: 0 if the number of permits is not set, and a negative
-// number if more are held than exist. It reclaims expired permits. It blocks for one round trip, at most
-// until ctx ends.
+// number if more are held than exist. It reclaims expired permits, for which it writes (SET, ZREMRANGEBYSCORE);
+// State only reads. It blocks for one round trip, at most until ctx ends.
 func (s *Semaphore) Available(ctx context.Context) (int64, error) {
 	if s.err != nil {
 		return 0, s.err
@@ -373,11 +373,11 @@ func (s *Semaphore) Available(ctx context.Context) (int64, error) {
 	return free, nil
 }
 
-// UpdateLease makes a permit expire d from now, 1 ms to 365 days, whichever process holds it. Unlike
-// Grant.Extend, it may shorten the lease. The holder is not notified. Its next renewal may prolong the lease
-// again; if the lease has ended by then, that renewal notices the loss. The error matches ErrNotHeld if the id
-// is malformed or unknown, or has expired. UpdateLease blocks for one round trip, at most until ctx ends. After
-// an error of ctx or of the connection the lease may have been changed.
+// UpdateLease makes a permit expire d from now, 1 ms to 365 days, whichever process holds it. Unlike Grant.Extend, it
+// may shorten the lease. The holder is not notified: if the lease has ended by its next renewal, that renewal notices
+// the loss, and Grant.Valid is true until then; otherwise the renewal may prolong the lease again. The error matches
+// ErrNotHeld if the id is malformed or unknown, or has expired. UpdateLease blocks for one round trip, at most until
+// ctx ends. After an error of ctx or of the connection the lease may have been changed.
 func (s *Semaphore) UpdateLease(ctx context.Context, id string, d time.Duration) error {
 	if s.err != nil {
 		return s.err

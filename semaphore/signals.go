@@ -23,9 +23,9 @@ import (
 type Stats struct {
 	Grants  int   // grants held now: Acquired without Lost and Released; 0 after Close
 	Held    int64 // permits of these grants; 0 after Close
-	Waiting int   // calls of Acquire and AcquireFunc that wait now; 0 after Close
+	Waiting int   // calls of Acquire, TryAcquire and AcquireFunc that are in progress now; 0 after Close
 
-	Acquired int64 // calls on Semaphores that got a grant
+	Acquired int64 // calls on Semaphores that got a grant; for CountingSemaphores see Taken
 	Lost     int64 // grants that ended before they were released
 	Released int64 // grants that Release or Close ended
 
@@ -38,7 +38,8 @@ type Stats struct {
 	Cancelled int64 // of Failed, calls that their context or cancel ended
 
 	// Err is the error of the last renewal, release in the background or call of a wait that failed and is repeated, or
-	// of the last of the calls that Failed counts and Refused and Cancelled do not. It is nil if there was none.
+	// of the last of the calls that Failed counts and Refused and Cancelled do not. It is nil if there was none, and
+	// stays after a recovery: ErrAt tells how old it is.
 	Err   error
 	ErrAt time.Time // when that was; zero if Err is nil
 
