@@ -154,16 +154,16 @@ func (c *Client) newMutex(k *kind, name string, opts []LockOption) *Mutex {
 	return m
 }
 
-// Close releases all held locks as Unlock does, ends waiting calls with ErrClosed, and blocks until the Client
-// has stopped working or ctx ends. Other processes may acquire the released locks at once, so call Close when
-// the work that holds them has ended. It stops neither the wheel nor rdb.
+// Close releases all held locks as Unlock does, ends waiting calls with ErrClosed, and blocks until the Client has
+// stopped working or ctx ends; while Redis does not answer, for a second more than the longest lease or extension that
+// the Client has asked for. Give it a ctx with a timeout. Other processes may acquire the released locks at once, so
+// call Close when the work that holds them has ended. It stops neither the wheel nor rdb.
 //
-// Close returns an error if ctx ends first or locks could not be released; the error has their number, and they
-// end with their leases. If ctx ends first, Close closes the connections anyway, and calls in flight end by
-// their timeouts. While Redis does not answer, Close gives up in the same way a second after the longest lease
-// or extension that the Client asked for, when all locks have ended. If ctx has already ended when Close is
-// called, Close takes up to a second, so that a deferred Close releases the locks whatever its context. Further
-// calls of Close only wait for calls in flight.
+// If ctx ends first, the error matches ctx.Err(), and calls in flight end by their timeouts. If ctx has already ended
+// when Close is called, Close takes up to a second, so that a deferred Close releases the locks whatever its context.
+// At the end of that second or of the bound above, the error matches context.DeadlineExceeded. If locks could not be
+// released, it has their number and wraps the last error of Redis; they end with their leases. A release that Redis
+// refuses for good is only logged. Further calls wait for calls in flight, and return nil or the error of their ctx.
 func (c *Client) Close(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")

@@ -35,11 +35,17 @@
 //   - Reentrancy by goroutine: a hold belongs to its Lock. [ContextWithOwner] makes locks reentrant for an
 //     [Owner].
 //
+// # Nil arguments
+//
+// A nil context or function is refused with a *cogwheel.InvalidError: the call returns it, passes it to its callback,
+// or panics with it if it has neither. FromContext and ContextWithOwner panic. A nil or zero Lock is not held, and a
+// nil Owner is none. Nil or zero Clients, Quorums and mutexes of all kinds are not ready for use.
+//
 // # Cost
 //
 //	lock and unlock   one round trip and one script each; concurrent calls for many locks share pipelines,
 //	                  and calls for a Mutex share scripts, unless Redis is a cluster
-//	hand-over         no round trip: a lock that is unlocked while callers of the process wait goes to the next
+//	handoff           no round trip: a lock that is unlocked while callers of the process wait goes to the next
 //	held lock         one wheel entry, no goroutine; one call renews up to 500 locks
 //	waiting           the caller's goroutine, or none with LockFunc; all waiters of a lock in a process share one
 //	                  wheel entry, one request per wake-up, and a subscription connection (in a cluster one per

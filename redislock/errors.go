@@ -13,13 +13,14 @@ import (
 // Errors that callers can tell apart with errors.Is. Errors of Redis and of contexts are wrapped. An error of
 // Redis does not match ErrLocked.
 var (
-	// ErrLocked is returned by TryLock if the lock is held, and by Lock if ctx ends while the lock is held. The
-	// concrete error is a *LockedError.
+	// ErrLocked is returned by TryLock if the lock is held, and by Lock if ctx ends while the lock is held.
+	// errors.As finds a *LockedError.
 	ErrLocked = errors.New("redislock: locked by another")
 
 	// ErrLost means that the lock ended before it was unlocked: its lease ran out, its key was removed,
 	// WithMaxHold ended it, or the wheel was stopped. Another process may hold it now. ErrLost is
-	// matched by the Err of the Lock, by the cause of its contexts, and by the error of Unlock.
+	// matched by the Err of the Lock, by the cause of its contexts, and by the errors of Unlock and Extend. For an
+	// Owner, Lock and TryLock return it until the lost hold is unlocked: see ContextWithOwner.
 	ErrLost = errors.New("redislock: lock lost")
 
 	// ErrUnconfirmed is returned by Unlock if Redis did not confirm the release, or did not confirm it within a
@@ -35,8 +36,8 @@ var (
 	// Close released.
 	ErrClosed = errors.New("redislock: client closed")
 
-	// ErrWrongKind is returned if the key does not hold a lock of this kind. A Mutex and a FairMutex are of one
-	// kind, an RWMutex is of another. The key is unchanged.
+	// ErrWrongKind is returned if the key does not hold a lock of this form. A Mutex and a FairMutex share one form,
+	// both sides of an RWMutex another, and a Mutex with WithStringKey has a third. The key is unchanged.
 	ErrWrongKind = errors.New("redislock: the key holds something else")
 
 	// ErrMaxHold is matched, beside ErrLost, by the Err of a Lock that WithMaxHold ended.
@@ -57,7 +58,10 @@ var (
 // LockedError is the error for a lock that another caller holds. It matches ErrLocked.
 type LockedError struct {
 	Name string
-	TTL  time.Duration // time until the hold ends unless it is renewed, as last reported; negative: never, 0: unknown
+
+	// TTL is the time until the hold ends unless it is renewed, as last reported; negative: never, 0: unknown. If a
+	// FairMutex is free and others wait, it is the time until the first of them may be skipped.
+	TTL time.Duration
 
 	here bool // the Client of the refused call holds the lock
 }

@@ -21,7 +21,7 @@ type held struct {
 	hold.Hold
 	lock         Lock          // for its caller
 	askedAt      time.Duration // when the request that Redis granted was sent, by the clock of the Client
-	handoffsLeft int16         // how many hand-overs are left
+	handoffsLeft int16         // how many handoffs are left
 	handedOver   bool          // from another hold of this process
 }
 

@@ -28,7 +28,7 @@ type Wait struct {
 }
 
 // Holds yields the locks that the Client holds, in no particular order, for a status page. It does not talk to
-// Redis, and holds no lock of the Client for long, however many locks there are. A lock that is acquired or
+// Redis, and does not hold up other calls, however many locks there are. A lock that is acquired or
 // ends meanwhile may be yielded or not; any other is yielded once. For a MultiMutex, its parts are yielded.
 func (c *Client) Holds() iter.Seq[Hold] {
 	byID := func(_ string, h *held) body { return h }
@@ -40,9 +40,9 @@ func (c *Client) Holds() iter.Seq[Hold] {
 	}
 }
 
-// Waits yields the locks for which calls wait, in no particular order, with the number of these calls. For a
-// call for a MultiMutex, that is the part for which it waits now. Waits does not talk to Redis, and holds no
-// lock of the Client for long. Locks whose waits begin or end meanwhile may be yielded or not.
+// Waits yields the locks for which calls wait, in no particular order, with the number of these calls. For a call for a
+// MultiMutex, that is the part for which it waits now. Waits does not talk to Redis, and does not hold up other calls.
+// Locks whose waits begin or end meanwhile may be yielded or not.
 func (c *Client) Waits() iter.Seq[Wait] {
 	return waits(&c.monitor, c.queues.Lines(), func(a *acquisition) time.Time { return c.clock.Time(a.began) })
 }

@@ -29,7 +29,7 @@ type Event struct {
 	Name    string
 
 	// ID identifies the hold for Acquired, Renewed, Lost and Released, as Holder.ID and Hold.ID do. For Renewed
-	// of a Quorum it is the ID on one server. A hand-over within the process passes the ID on to the next hold,
+	// of a Quorum it is the ID on one server. A handoff within the process passes the ID on to the next hold,
 	// whose Acquired may come before the Released of the previous hold.
 	ID    string
 	Token int64 // Acquired, Renewed, Lost, Released: as Lock.Token

@@ -9,7 +9,7 @@ import (
 )
 
 // kind describes one kind of lock: its scripts, their keys and arguments, and the channels of its waiters.
-// Everything else (attempts and retries, waiting, the watchdog, hand-overs, releases in the background, the
+// Everything else (attempts and retries, waiting, the watchdog, handoffs, releases in the background, the
 // Lock itself) is written once for all kinds, with the exceptions in step 5.
 //
 // To add a kind:
@@ -104,7 +104,7 @@ type request struct {
 	waiter string        // as which it asks from its place in the line, or ""
 	waited time.Duration // so far
 
-	handoffsWanted int32 // the number of tokens that hand-overs may need
+	handoffsWanted int32 // the number of tokens that handoffs may need
 	regains        bool  // it asks for a missing part of a Quorum's hold
 	waits          bool  // the call waits if it is refused; false for TryLock
 }

@@ -15,12 +15,13 @@ import (
 // leadPause is the pause before Lead tries again, in which another process can get the lock.
 const leadPause = time.Second
 
-// Lead calls f in one process at a time, as for the leader of a service: it takes the lock, calls f while it holds it,
-// and begins again, until ctx ends. The context of f ends with ctx, or when the lock is lost: then its cause matches
-// ErrLost, and f must return, because another process may lead. FromContext returns the Lock, as in Do.
+// Lead calls f in one process at a time, as for the leader of a service, and again a second after each return of f,
+// whatever it returned, until ctx ends. f runs while Lead holds the lock. The context of f ends with ctx, or when the
+// lock is lost: then its cause matches ErrLost, and f must return, because another process may lead. FromContext
+// returns the Lock, as in Do.
 //
-// If f returns, or the lock cannot be taken, for example because Redis is down, Lead logs the error, if any,
-// and tries again after a second.
+// An error of f is logged, and so is that of a lock that cannot be taken, even if Redis refuses it for good; then too
+// Lead tries again after a second.
 //
 // A leader holds its lock for long, and others wait for it: the alerts of docs/observability.md exempt Clients whose
 // collectors have names that begin with "leader".

@@ -9,8 +9,9 @@ import (
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
 
-// Lock is one hold of a lock, as Lock and TryLock return it. It is safe for concurrent use. A nil or zero Lock
-// is not held: Done is closed, contexts of it have ended, and Err, Extend and Unlock return ErrNotHeld.
+// Lock is the result of a call of Lock or TryLock: a hold, or with an Owner a share of a hold. It is safe for
+// concurrent use. A nil or zero Lock is not held: Done is closed, contexts of it have ended, and Err, Extend and Unlock
+// return ErrNotHeld.
 type Lock struct{ body body }
 
 // body is what a Lock stands for: a lock in Redis (*held), one of the entries of an Owner on that (*entry), or several
@@ -91,10 +92,9 @@ func (l *Lock) Err() error { return l.hold().Err() }
 // gap.
 func (l *Lock) Valid() bool { return l.hold().Valid() }
 
-// Deadline returns the time at which the lock is lost unless it is renewed before. It counts from before the
-// last granted request was sent, less the safety margin, so it is earlier than the end of the lease in Redis.
-// It does not count WithMaxHold, and does not change after the end of the lock. It is the zero time for a nil
-// or zero Lock.
+// Deadline returns the time at which the lock is lost unless it is renewed before. WithMaxHold may end it earlier. It
+// counts from before the last granted request was sent, less the safety margin, so it is earlier than the end of the
+// lease in Redis. It does not change after the end of the lock. It is the zero time for a nil or zero Lock.
 func (l *Lock) Deadline() time.Time { return l.hold().Deadline() }
 
 // Token returns the fencing token: a number that is higher than the tokens of all earlier holds of the name. A

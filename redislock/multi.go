@@ -22,11 +22,11 @@ type MultiMutex struct {
 	err    error
 }
 
-// MultiMutex returns a lock on all the given names: at least one, and none twice. It does not talk to Redis.
-// Its parts are the locks that Mutex returns for the names, so it also excludes holders of single names, as
-// Redisson's getMultiLock does. In a cluster the names may be on different nodes. The options are those of
-// Mutex and apply to each part, except WithFencing, which is refused because each name has separate tokens,
-// and WithMinHold, which is refused too. If a name or an option is invalid, Err and all methods return a
+// MultiMutex returns a lock on all the given names: at least one, and none twice. It does not talk to Redis. Its parts
+// are the locks that Mutex returns for the names, so it also excludes holders of single names, as Redisson's
+// getMultiLock does. In a cluster the names may be on different nodes. The options are those of Mutex and apply to each
+// part, except WithFencing and WithJavaFencing, which are refused because each name has separate tokens, and
+// WithMinHold, which is refused too. If a name or an option is invalid, Err and all methods return a
 // *cogwheel.InvalidError.
 func (c *Client) MultiMutex(names []string, opts ...LockOption) *MultiMutex {
 	m := &MultiMutex{client: c, names: slices.Sorted(slices.Values(names))}

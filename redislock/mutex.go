@@ -116,19 +116,19 @@ func (m *Mutex) lockFunc(ctx context.Context, begun bool, f func(part, error)) (
 // matches ErrLost, and f should return. FromContext returns the Lock, for Valid and Token. The lock is released
 // when f returns, panics or ends its goroutine, also if ctx has ended. A panic goes on to the caller.
 //
-// Do blocks as Lock does, and then until f has returned. It returns the error of Lock, a *cogwheel.InvalidError
-// if f is nil, or the error of f. If the lock was lost, or the Client was closed, before f returned, the error
-// also matches ErrLost or ErrClosed, even if f returned nil. ErrLost does not say whether the work of f took
-// effect: f may have ended before it learned of the loss. A release that fails is logged and retried in the
-// background; it is no error of Do.
+// Do blocks as Lock does, and then until f has returned. It returns the error of Lock, a *cogwheel.InvalidError if f is
+// nil, or the error of f. If the lock was lost, or the Client was closed, before f returned, the error also matches
+// ErrLost or ErrClosed, even if f returned nil. ErrLost does not say whether the work of f took effect: f may have
+// ended before it learned of the loss. Lock may return these two as well: to know whether f was called, let f set a
+// variable. A release that fails is logged and retried in the background; it is no error of Do.
 func (m *Mutex) Do(ctx context.Context, f func(context.Context) error) error {
 	return do(ctx, m.client, m.Lock, f)
 }
 
-// FromContext returns the Lock of this Mutex whose Do, Lead or Context made ctx or an ancestor of ctx; the innermost
-// if there are several. So a function deep in the call stack can get the fencing token of the hold. The name
-// decides: a Lock of another Mutex value of this name, of whatever options, kind or Client, is a Lock of this one. For
-// the readers' side of an RWMutex it may be the Lock of the writer, who may read too, but not the other way round.
+// FromContext returns the Lock of this Mutex whose Do, Lead or Context made ctx or an ancestor of ctx; the innermost if
+// there are several. So a function deep in the call stack can get the fencing token of the hold. The name decides: a
+// Lock of another Mutex value of this name counts, of whatever options, kind or Client, even of another Redis. For the
+// readers' side of an RWMutex it may be the Lock of the writer, who may read too, but not the other way round.
 //
 // FromContext returns nil if ctx has no such Lock: outside of Do, or for a Mutex of another name, a MultiMutex or a
 // QuorumMutex. A nil Lock is not held, and its Token is 0, which is none. The Lock may be lost or unlocked by now;

@@ -117,9 +117,10 @@ func WithPoll(d time.Duration) Option {
 	return option(func(c *config) error { return c.SetPoll(d) })
 }
 
-// WithLockDefaults sets options for all locks of the Client. It replaces an earlier WithLockDefaults. The
-// options of a lock are applied after the defaults. New returns the error of an invalid default. Defaults cost
-// a lock no allocation.
+// WithLockDefaults sets options for all locks of the Client. It replaces an earlier WithLockDefaults. The options of a
+// lock are applied after the defaults: they can replace the value of a default, such as a lease, but not undo a default
+// such as WithFencing, which makes the Client's MultiMutex fail as it would as an option. New returns the error of an
+// invalid default. Defaults cost a lock no allocation.
 func WithLockDefaults(opts ...LockOption) Option {
 	return option(func(c *config) error {
 		c.locks = opts
@@ -132,8 +133,9 @@ func WithLockDefaults(opts ...LockOption) Option {
 // end of a shorter lease could not be announced in time. The default is 30 s. Redis counts in milliseconds;
 // fractions are rounded up.
 //
-// The lease should be much longer than a round trip to Redis. If the reply that grants a lock takes longer than
-// the lease, the lock is released and asked for again; after three such replies the call fails.
+// The lease should be much longer than a round trip to Redis. If the reply that grants a lock takes longer than the
+// lease, the lock is released and asked for again; after three such replies the call fails, with an error that matches
+// none of this package's.
 func WithLease(d time.Duration) LockOption {
 	return lockOption(func(c *lockConfig) error {
 		c.lease = d // CheckLease checks the range
@@ -163,7 +165,8 @@ func WithFencing() LockOption { return fencing(false) }
 
 // WithJavaFencing is WithFencing for names that services in Java lock with Redisson's RFencedLock, whose tokens rise
 // from the counter alone: Redis keeps the counter for ever. All Go services of the name should use it. With
-// WithFencing the counter is kept for a day, so that names that are used once leave no key.
+// WithFencing the counter is kept for a day, so that names that are used once leave no key. Of the two options the
+// last one counts, and a kind of lock that refuses one refuses both.
 func WithJavaFencing() LockOption { return fencing(true) }
 
 func fencing(shared bool) LockOption {
@@ -175,7 +178,7 @@ func fencing(shared bool) LockOption {
 
 // WithReplicas makes an acquisition from Redis succeed only if n replicas of its master, 1 to 100, have
 // confirmed it within timeout, 1 ms to 1 minute. Otherwise the lock is released and the call fails with
-// ErrReplicas; a Lock that was waiting goes on waiting instead. Renewals and hand-overs are not confirmed. The
+// ErrReplicas; a Lock that was waiting goes on waiting instead. Renewals and handoffs are not confirmed. The
 // option costs a second round trip. It is refused for a client whose nodes are not known (see New).
 //
 // The option makes the loss of a lock in a failover less likely. It does not rule the loss out: the replica
@@ -193,10 +196,10 @@ func WithReplicas(n int, timeout time.Duration) LockOption {
 	})
 }
 
-// WithMaxHold ends the lock d after its acquisition, 1 ms to 365 days, even if its holder is alive. It limits
-// the damage of a holder that forgot to unlock, whose lock the watchdog would renew without end. An Owner that
-// re-enters the hold does not postpone the end. The Lock is then lost with the cause ErrMaxHold. Its key is
-// free an eighth of its lease later, so that the holder has time to stop. By default there is no limit.
+// WithMaxHold ends the lock d after its acquisition, 1 ms to 365 days, even if its holder is alive. It limits the
+// damage of a holder that forgot to unlock, whose lock the watchdog would renew without end. A handoff is an
+// acquisition; a call by which an Owner re-enters the hold is none. The Lock is then lost with the cause ErrMaxHold.
+// Its key is free an eighth of its lease later, so that the holder has time to stop. By default there is no limit.
 func WithMaxHold(d time.Duration) LockOption {
 	return lockOption(func(c *lockConfig) error {
 		if d < renewal.MinTTL || d > renewal.MaxTTL {
@@ -207,10 +210,11 @@ func WithMaxHold(d time.Duration) LockOption {
 	})
 }
 
-// WithMinHold keeps the name of a Mutex locked for at least d after its acquisition, 1 ms to 365 days, even if
-// its holder unlocks it before, its Client is closed or its process dies. So a short job that several processes
-// start at the same time, each by its own clock, runs once: choose a d well above the difference of their
-// clocks and well below the period of the job. The default is no minimum. ShedLock calls it lockAtLeastFor.
+// WithMinHold keeps the name of a Mutex locked for at least d after its acquisition, 1 ms to 365 days, even if its
+// holder unlocks it before, its Client is closed or its process dies. So a short job that several processes start at
+// the same time, each by its own clock, runs once, if they take the lock with TryLock and skip the job after ErrLocked;
+// with Lock or Do, each would run it in turn. Choose a d well above the difference of their clocks and well below the
+// period of the job. The default is no minimum. ShedLock calls it lockAtLeastFor.
 //
 // For its holder, the lock ends with Unlock as without the option. The key stays in Redis until d has passed by
 // the server's clock, and State shows its holder, with ":kept" added to the ID. Then a waiter gets the lock. The lock
@@ -256,8 +260,8 @@ func WithHandoff(maxCount int, maxTime time.Duration) LockOption {
 // WithStringKey makes a Mutex the lock that most other libraries use, such as bsm/redislock, redsync on one pool,
 // node-redlock and the Lock of redis-py: the key is a string, set by SET NX PX and compared before it is renewed or
 // removed. So services that use them and this one exclude each other on one name. By default the key is a hash, as in
-// Redisson. A key of one form is refused by locks of the other with ErrWrongKind. The default is that of all users of
-// the name: to change the form, pause them all.
+// Redisson. A key of one form is refused by locks of the other with ErrWrongKind: to change the form of a name, pause
+// all its users.
 //
 // Between holders of this library everything is as without the option. Holders of other libraries tell nobody when
 // they release the lock: while one has it, the first waiter of all processes asks every 20 to 60 ms, and the second
@@ -277,7 +281,8 @@ func WithStringKey() LockOption {
 const maxMetadata = 256
 
 // WithMetadata stores a text of 1 to 256 bytes of UTF-8 with the lock in Redis while it is held, such as a host
-// and a job. State returns it. Every call for the lock sends the text, so keep it short.
+// and a job. State returns it. Every call for the lock sends the text, so keep it short. Calls with different texts are
+// in different queues (see Mutex.Lock), without handoffs between them: name the process, not the request.
 func WithMetadata(text string) LockOption {
 	return lockOption(func(c *lockConfig) error {
 		if text == "" || len(text) > maxMetadata || !utf8.ValidString(text) {

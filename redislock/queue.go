@@ -13,7 +13,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 )
 
-// This file has the waiting within the process: one queue per lock, whose head asks Redis, and the hand-over of
+// This file has the waiting within the process: one queue per lock, whose head asks Redis, and the handoff of
 // a lock from one caller to the next without asking Redis.
 
 // lockKey identifies a lock and the options of the callers that want it.

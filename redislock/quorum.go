@@ -189,9 +189,9 @@ type QuorumMutex struct {
 	err    error
 }
 
-// Mutex returns the lock with the given name. It does not talk to Redis. Its parts are the locks that
-// Client.Mutex returns on each server. The rules for names and options are those of Client.Mutex, except that
-// WithFencing, WithReplicas, WithMinHold and WithStringKey are refused, also as defaults, and WithHandoff has no
+// Mutex returns the lock with the given name. It does not talk to Redis. Its parts are the locks that Client.Mutex
+// returns on each server. The rules for names and options are those of Client.Mutex, except that WithFencing,
+// WithJavaFencing, WithReplicas, WithMinHold and WithStringKey are refused, also as defaults, and WithHandoff has no
 // effect.
 func (q *Quorum) Mutex(name string, opts ...LockOption) *QuorumMutex {
 	m := &QuorumMutex{quorum: q, name: name}
@@ -248,11 +248,11 @@ func (m *QuorumMutex) TryLock(ctx context.Context) (*Lock, error) {
 	return m.finish(ctx, a, err)
 }
 
-// Lock takes the lock, and waits while others hold it or while concurrent callers have split the servers. ctx
-// bounds only the wait. Callers of one process form a queue, and only the first asks the servers: when one of
-// them announces an unlock, when the leases of the holders end, and at its poll. If no majority of servers
-// answers in the time that TryLock allows, Lock fails with ErrNoQuorum, also if it has already waited. The
-// other errors are those of Mutex.Lock.
+// Lock takes the lock, and waits while others hold it or while concurrent callers have split the servers. ctx bounds
+// only the wait. Callers of one process form a queue, and only the first asks the servers: when one of them announces
+// an unlock, when the leases of the holders end, and at its poll. If no majority of servers answers in the time that
+// TryLock allows, Lock fails with ErrNoQuorum, also if it has already waited: unlike Mutex.Lock, it does not wait
+// through an outage of a majority. The other errors are those of Mutex.Lock.
 func (m *QuorumMutex) Lock(ctx context.Context) (*Lock, error) {
 	if err := m.enter(ctx); err != nil {
 		return nil, err

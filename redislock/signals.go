@@ -31,7 +31,8 @@ type Stats struct {
 	Released  int64 // holds that Unlock or Close ended
 
 	// Err is the error of the last renewal, release in the background or call of a wait that failed and is repeated, or
-	// of the last of the calls that Failed counts and Refused and Cancelled do not. It is nil if there was none.
+	// of the last of the calls that Failed counts and Refused and Cancelled do not. It is nil if there was none, and
+	// stays after a recovery: ErrAt tells how old it is.
 	Err   error
 	ErrAt time.Time // when that was; zero if Err is nil
 

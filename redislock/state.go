@@ -24,13 +24,13 @@ type State struct {
 	Locked  bool
 	Holders []Holder      // sorted by ID; several only for readers
 	TTL     time.Duration // time until the last hold ends unless it is renewed; negative: never, 0: not held
-	Token   int64         // the highest fencing token given out or reserved for hand-overs, 0 if none is known
+	Token   int64         // the highest fencing token given out or reserved for handoffs, 0 if none is known
 	Waiting []Waiter      // for a FairMutex, its waiters in order; nil for other kinds, however many wait: see State
 }
 
-// Holder describes one hold of a lock in Redis.
+// Holder identifies one hold of a lock in Redis. In the State of an RWMutex, the ID of the writer ends in ":write".
 type Holder struct {
-	ID       string // unique for each acquisition from Redis; a hand-over within a process keeps it
+	ID       string // unique for each acquisition from Redis; a handoff within a process keeps it
 	Metadata string // the text of WithMetadata, "" without
 }
 
