@@ -22,8 +22,7 @@ const Never time.Duration = math.MaxInt64
 //
 // A Limiter with a Rate of 0, such as PerDay(0), denies every request for a permit, for example those of a blocked
 // tenant: without asking Redis or a policy, with RetryAfter Never, and counted as any denial. Wait and Reserve fail
-// with ErrExceedsLimit. The zero Limit is invalid, so that a row missing in a table neither blocks nor admits silently;
-// only for the LimitFunc of a middleware it stands for the limit of the Limiter.
+// with ErrExceedsLimit. The zero Limit is invalid, so that a row missing in a table neither blocks nor admits silently.
 type Limit struct {
 	Rate  int64         // permits in each Per, 1 to MaxRate; for a Limiter also 0
 	Per   time.Duration // 1 µs to MaxPer; whole milliseconds, except with GCRA

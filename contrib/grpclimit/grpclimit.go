@@ -31,8 +31,8 @@ type Limiter interface {
 type KeyFunc func(ctx context.Context, method string) (key string, limited bool)
 
 // LimitFunc returns the key for which a call counts, the limit of that key, and whether the call is limited at
-// all. The zero Limit, such as that of a row missing in a table, stands for the limit of the Limiter;
-// ratelimit.PerDay(0) denies the call. Otherwise it is like KeyFunc.
+// all. Limiter.Limit is the default to return, ratelimit.PerDay(0) denies the call, and the zero Limit, such as that of a
+// row missing in a table, is a failure; see NewPerKey. Otherwise it is like KeyFunc.
 type LimitFunc func(ctx context.Context, method string) (key string, limit ratelimit.Limit, limited bool)
 
 // Option configures New, NewPerKey and NewAll. If an option is given twice, the last one counts.
@@ -149,10 +149,7 @@ func NewPerKey(l *ratelimit.Limiter, f LimitFunc, opts ...Option) *Server {
 	s := newServer(opts)
 	s.key = func(ctx context.Context, method string) (decide, bool) {
 		key, limit, limited := f(ctx, method)
-		of := l
-		if limit != (ratelimit.Limit{}) {
-			of = l.With(limit)
-		}
+		of := l.With(limit)
 		return func(n int64) (ratelimit.Result, error) {
 			if s.settle {
 				return of.TryReserve(ctx, key, n)

@@ -97,7 +97,7 @@ func TestServer_ATenantWhosePlanChanges(t *testing.T) {
 		lookups++
 		tenant := metadata.ValueFromIncomingContext(ctx, "user")[0]
 		if tenant != "ada" {
-			return tenant, ratelimit.Limit{}, tenant != "exempt"
+			return tenant, ratelimit.PerHour(1), tenant != "exempt"
 		}
 		return tenant, plan, true
 	}, grpclimit.WithFields())
@@ -126,12 +126,14 @@ func TestServer_ATenantWhosePlanChanges(t *testing.T) {
 	require.False(t, ok)
 	plan = ratelimit.Limit{Rate: 1}
 	require.Equal(t, codes.Unavailable, call("ada"), "a limit without a period")
+	plan = ratelimit.Limit{}
+	require.Equal(t, codes.Unavailable, call("ada"), "a row that is missing admits nobody")
 	require.Equal(t, codes.OK, call("bob"), "the limit of the Limiter")
 	require.Equal(t, codes.ResourceExhausted, call("bob"))
 	for range 3 {
 		require.Equal(t, codes.OK, call("exempt"))
 	}
-	require.Equal(t, 13, lookups, "one for each call")
+	require.Equal(t, 14, lookups, "one for each call")
 }
 
 func TestServer_SeveralLimits(t *testing.T) {
@@ -217,7 +219,7 @@ func TestServer_AHandlerSettlesItsReservation(t *testing.T) {
 	for what, s := range map[string]*grpclimit.Server{
 		"New": grpclimit.New(limiter("new"), grpclimit.ByMetadata("User"), cost, grpclimit.WithReservation()),
 		"NewPerKey": grpclimit.NewPerKey(limiter("plan"), func(context.Context, string) (string, ratelimit.Limit, bool) {
-			return "ada", ratelimit.Limit{}, true
+			return "ada", limiter("plan").Limit(), true
 		}, cost, grpclimit.WithReservation()),
 		"NewAll": grpclimit.NewAll(c, func(context.Context, string) []ratelimit.Part {
 			return []ratelimit.Part{limiter("all").Part("ada"), limiter("all2").Part("ada")}

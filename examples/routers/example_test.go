@@ -33,7 +33,11 @@ func tenantLimits() (limited httplimit.Middleware, done func()) {
 	perTenant := limits.Limiter("tenant", ratelimit.PerHour(1)) // the limit of tenants without a plan
 	limited = httplimit.NewPerKey(perTenant, func(r *http.Request) (key string, limit ratelimit.Limit, limited bool) {
 		tenant := r.Header.Get("User")
-		return tenant, plans[tenant], true
+		plan, isKnown := plans[tenant]
+		if !isKnown {
+			plan = perTenant.Limit()
+		}
+		return tenant, plan, true
 	})
 	return limited, func() {
 		_ = limits.Close(context.Background())

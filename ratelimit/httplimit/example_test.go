@@ -97,7 +97,11 @@ func ExampleNewPerKey() {
 	perTenant := limits.Limiter("tenant", ratelimit.PerHour(1)) // the limit of tenants without a plan
 	h := httplimit.NewPerKey(perTenant, func(r *http.Request) (key string, limit ratelimit.Limit, limited bool) {
 		tenant := r.Header.Get("User")
-		return tenant, plans[tenant], true
+		plan, isKnown := plans[tenant]
+		if !isKnown {
+			plan = perTenant.Limit()
+		}
+		return tenant, plan, true
 	}, httplimit.WithFields(httplimit.XRateLimitFields))(hello)
 	for _, tenant := range []string{"ada", "bob", "cem", "cem"} {
 		show(h, "", tenant, "X-RateLimit-Limit", "X-RateLimit-Remaining")

@@ -43,8 +43,8 @@ type Limiter interface {
 type KeyFunc func(*http.Request) (key string, limited bool)
 
 // LimitFunc returns the key for which a request counts, the limit of that key, and whether the request is
-// limited at all. The zero Limit, such as that of a row missing in a table, stands for the limit of the Limiter;
-// ratelimit.PerDay(0) denies the request. Otherwise it is like KeyFunc.
+// limited at all. Limiter.Limit is the default to return, ratelimit.PerDay(0) denies the request, and the zero Limit, such
+// as that of a row missing in a table, is a failure; see NewPerKey. Otherwise it is like KeyFunc.
 type LimitFunc func(*http.Request) (key string, limit ratelimit.Limit, limited bool)
 
 // Middleware returns a handler that passes on the requests that the limit grants, and responds to the others. It panics
@@ -222,10 +222,7 @@ func NewPerKey(l *ratelimit.Limiter, f LimitFunc, opts ...Option) Middleware {
 		if !limited {
 			return subject{}, false
 		}
-		of := l
-		if limit != (ratelimit.Limit{}) {
-			of = l.With(limit)
-		}
+		of := l.With(limit)
 		return subject{[]policyField{{m.name, parameters(of.Limit())}}, func(n int64) (ratelimit.Result, error) {
 			if m.settle {
 				return of.TryReserve(r.Context(), key, n)

@@ -340,7 +340,7 @@ func TestMiddleware_AHandlerSettlesItsReservation(t *testing.T) {
 	for what, m := range map[string]httplimit.Middleware{
 		"New": httplimit.New(limiter("new"), byUser, cost, httplimit.WithReservation()),
 		"NewPerKey": httplimit.NewPerKey(limiter("plan"), func(r *http.Request) (string, ratelimit.Limit, bool) {
-			return user, ratelimit.Limit{}, true
+			return user, ratelimit.PerDay(10), true
 		}, cost, httplimit.WithReservation()),
 		"NewAll": httplimit.NewAll(c, parts, cost, httplimit.WithReservation()),
 	} {

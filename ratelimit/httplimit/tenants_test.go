@@ -73,6 +73,9 @@ func TestMiddleware_ALimitForEachTenant(t *testing.T) {
 		lookups++
 		tenant := r.Header.Get("User")
 		plan, isTenant := plans[tenant]
+		if tenant == "default" {
+			plan = k.Limit()
+		}
 		return tenant, plan, isTenant || tenant != "exempt"
 	})(ok)
 	for plan, limit := range plans {
@@ -84,12 +87,13 @@ func TestMiddleware_ALimitForEachTenant(t *testing.T) {
 		require.Equal(t, http.StatusTooManyRequests, get(h, plan).StatusCode)
 	}
 	require.Equal(t, 6, lookups, "one for each request")
-	require.Equal(t, `"default";q=10;w=3600`, get(h, "without a plan").Header.Get("RateLimit-Policy"), "that of the Limiter")
+	require.Equal(t, `"default";q=10;w=3600`, get(h, "default").Header.Get("RateLimit-Policy"), "that of the Limiter")
 	res := get(h, "exempt")
 	require.Equal(t, http.StatusNoContent, res.StatusCode)
 	require.Empty(t, fields(res))
 	plans["bad"] = ratelimit.Limit{Rate: 1}
 	require.Equal(t, http.StatusServiceUnavailable, get(h, "bad").StatusCode, "a limit without a period")
+	require.Equal(t, http.StatusServiceUnavailable, get(h, "missing").StatusCode, "a row that is missing admits nobody")
 }
 
 // Permits used under one plan count under the next, and a denial under one is no answer under the other.
