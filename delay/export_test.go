@@ -28,7 +28,7 @@ func (q *Queue) BeginLost(handle func(context.Context, *Task) error) (ends []Out
 	if err != nil {
 		return nil, err
 	}
-	a.lease.Gone()
+	a.lease.MarkLost()
 	s.mu.Lock()
 	s.running, s.stopped = 1, true
 	s.takeLocked(a)

@@ -134,7 +134,7 @@ func (c *Client) checkBatch(holds []*held) {
 		h := c.holdOfLocked(holds[i].name(), holds[i].id) // the lock may have been handed over meanwhile
 		c.mu.Unlock()
 		if h != nil {
-			h.Gone()
+			h.MarkLost()
 		}
 	}
 }

@@ -16,7 +16,7 @@ var (
 	// ErrExpired or ErrUnwatched. The end of a lease by Lease.Close or Renewer.Close is no loss.
 	ErrLost = errors.New("renewal: lease lost")
 
-	// ErrGone is the cause of a loss that the backend reported, or the holder by Lease.Gone: the lease had been
+	// ErrGone is the cause of a loss that the backend reported, or the holder by Lease.MarkLost: the lease had been
 	// removed or had expired there.
 	ErrGone = errors.New("renewal: the backend no longer knows the lease")
 

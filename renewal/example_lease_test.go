@@ -61,7 +61,7 @@ func ExampleRenewer_Watch() {
 	// ... prolong the session at its server ...
 	fmt.Println(session.Prolong(sentAt, time.Hour), time.Until(session.Deadline()) > 50*time.Minute)
 
-	fmt.Println(session.Gone()) // the server says that it was ended
+	fmt.Println(session.MarkLost()) // the server says that it was ended
 	fmt.Println(errors.Is(session.Err(), renewal.ErrGone))
 	// Output:
 	// true true

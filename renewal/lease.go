@@ -138,9 +138,9 @@ func (l *Lease) Prolong(sentAt time.Time, ttl time.Duration) bool {
 	return held
 }
 
-// Gone ends the lease as lost, with the cause ErrGone, because its holder has learned that the backend no
+// MarkLost ends the lease as lost, with the cause ErrGone, because its holder has learned that the backend no
 // longer knows it. It reports whether this call ended the lease.
-func (l *Lease) Gone() bool { return l.lose(ErrGone) }
+func (l *Lease) MarkLost() bool { return l.lose(ErrGone) }
 
 // lose ends the lease against its holder's will, and announces the loss. It reports whether this call ended the
 // lease.

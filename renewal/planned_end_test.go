@@ -23,7 +23,7 @@ func TestWatch_ALeaseThatExpiresAsPlannedLogsNoWarning(t *testing.T) {
 		warns bool
 	}{
 		"its time is over":      {func(*renewal.Lease) { time.Sleep(time.Minute) }, renewal.ErrExpired, false},
-		"the backend lost it":   {func(l *renewal.Lease) { require.True(t, l.Gone()) }, renewal.ErrGone, true},
+		"the backend lost it":   {func(l *renewal.Lease) { require.True(t, l.MarkLost()) }, renewal.ErrGone, true},
 		"its time is prolonged": {func(l *renewal.Lease) { l.Prolong(time.Now(), time.Hour); time.Sleep(2 * time.Hour) }, renewal.ErrExpired, false},
 	} {
 		t.Run(name, func(t *testing.T) {

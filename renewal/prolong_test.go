@@ -58,13 +58,13 @@ func TestLease_Prolong(t *testing.T) {
 		})
 	})
 
-	t.Run("Gone ends the lease as lost, once", func(t *testing.T) {
+	t.Run("MarkLost ends the lease as lost, once", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, r *renewal.Renewer) {
 			told := 0
 			l, err := r.Watch(renewal.Spec{Key: "k", ID: "1", TTL: ttl, SentAt: time.Now(), OnLost: func(error) { told++ }})
 			require.NoError(t, err)
-			require.True(t, l.Gone())
-			require.False(t, l.Gone())
+			require.True(t, l.MarkLost())
+			require.False(t, l.MarkLost())
 			require.ErrorIs(t, l.Err(), renewal.ErrGone)
 			require.Equal(t, 1, told)
 		})

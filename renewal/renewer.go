@@ -71,7 +71,8 @@ type Spec struct {
 
 	// OnLost, if set, is called once if the lease ends in any way except by Lease.Close, after Done is closed:
 	// with a *LostError, or with ErrClosed. It runs where wheel callbacks or backend calls run, in
-	// Renewer.Close, or in the call of Gone or Prolong that ended the lease. It should return soon. A panic is logged.
+	// Renewer.Close, or in the call of MarkLost or Prolong that ended the lease. It should return soon. A panic is
+	// logged.
 	OnLost func(error)
 }
 

@@ -82,7 +82,7 @@ func (h *Hold) Extend(d time.Duration, send func() (held bool, sentAt time.Time,
 	case held:
 		h.Prolong(sentAt, d)
 	default:
-		h.Gone()
+		h.MarkLost()
 	}
 	return h.Err()
 }
