@@ -64,12 +64,12 @@ func newProcessOn(t *testing.T, rdb redis.UniversalClient) *process {
 	require.NoError(t, err)
 	redistest.CloseWith(t, p.close)
 	p.registry.MustRegister(
-		cogwheelprom.NewWheelCollector(p.wheel, "main"),
-		cogwheelprom.NewRenewerCollector(p.renewer, "leases"),
-		cogwheelprom.NewLockCollector(p.locks, "orders"),
-		cogwheelprom.NewLimitCollector(p.limits, "api"),
-		cogwheelprom.NewSemaphoreCollector(p.semaphores, "reports"),
-		cogwheelprom.NewDelayCollector(p.delays, "tasks"),
+		cogwheelprom.NewWheelCollector("main", p.wheel),
+		cogwheelprom.NewRenewerCollector("leases", p.renewer),
+		cogwheelprom.NewLockCollector("orders", p.locks),
+		cogwheelprom.NewLimitCollector("api", p.limits),
+		cogwheelprom.NewSemaphoreCollector("reports", p.semaphores),
+		cogwheelprom.NewDelayCollector("tasks", p.delays),
 	)
 	return p
 }
@@ -476,18 +476,18 @@ func TestCollectors_HaveTheLabelOfTheirObject(t *testing.T) {
 func TestCollectors_OfSeveralObjects(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
-	require.NoError(t, p.registry.Register(cogwheelprom.NewLockCollector(p.locks, "stock")))
+	require.NoError(t, p.registry.Register(cogwheelprom.NewLockCollector("stock", p.locks)))
 	var twice prometheus.AlreadyRegisteredError
-	require.ErrorAs(t, p.registry.Register(cogwheelprom.NewLockCollector(p.locks, "stock")), &twice)
+	require.ErrorAs(t, p.registry.Register(cogwheelprom.NewLockCollector("stock", p.locks)), &twice)
 	typed, err := wheel.NewTyped(func(int) {})
 	require.NoError(t, err)
-	require.NoError(t, p.registry.Register(cogwheelprom.NewWheelCollector(typed, "typed")))
+	require.NoError(t, p.registry.Register(cogwheelprom.NewWheelCollector("typed", typed)))
 	keyed, err := wheel.NewKeyed(func(int, int) {})
 	require.NoError(t, err)
-	require.NoError(t, p.registry.Register(cogwheelprom.NewWheelCollector(keyed, "keyed")))
+	require.NoError(t, p.registry.Register(cogwheelprom.NewWheelCollector("keyed", keyed)))
 	require.Len(t, p.families(t)["cogwheel_redislock_held"].GetMetric(), 2)
 	require.Len(t, p.families(t)["cogwheel_wheel_pending_timers"].GetMetric(), 3)
-	require.Panics(t, func() { cogwheelprom.NewLockCollector((*redislock.Client)(nil), "none") })
+	require.Panics(t, func() { cogwheelprom.NewLockCollector("none", (*redislock.Client)(nil)) })
 }
 
 func TestCollectors_HistogramsHaveTheBucketsOfTheWheel(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 
 // NewDelayCollector returns a collector for a Client of package delay, with the label client="name". Give clients that
 // schedule tasks of a queue and those that serve it the same name: an alert compares the two.
-func NewDelayCollector(c *delay.Client, name string) prometheus.Collector {
+func NewDelayCollector(name string, c *delay.Client) prometheus.Collector {
 	t := newTable[delay.Stats]("delay", "client", name)
 	t.gauge("serving", "Calls of Serve that have not returned.",
 		func(s *delay.Stats) float64 { return float64(s.Serving) })

@@ -1,8 +1,8 @@
 // Package cogwheelprom exports the Stats of wheels and clients as metrics for Prometheus.
 //
 //	registry.MustRegister(
-//		cogwheelprom.NewWheelCollector(w, "main"),
-//		cogwheelprom.NewLockCollector(locks, "orders"),
+//		cogwheelprom.NewWheelCollector("main", w),
+//		cogwheelprom.NewLockCollector("orders", locks),
 //	)
 //
 // Each object needs a collector; making one for a nil object panics. The name of the collector is the value of

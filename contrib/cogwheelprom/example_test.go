@@ -22,10 +22,10 @@ func Example() { //nolint:testableexamples // the clients need a Redis
 	)
 
 	registry.MustRegister(
-		cogwheelprom.NewWheelCollector(w, "main"),
-		cogwheelprom.NewLockCollector(locks, "orders"),
-		cogwheelprom.NewLimitCollector(limits, "api"),
-		cogwheelprom.NewSemaphoreCollector(semaphores, "reports"),
-		cogwheelprom.NewDelayCollector(delays, "orders"),
+		cogwheelprom.NewWheelCollector("main", w),
+		cogwheelprom.NewLockCollector("orders", locks),
+		cogwheelprom.NewLimitCollector("api", limits),
+		cogwheelprom.NewSemaphoreCollector("reports", semaphores),
+		cogwheelprom.NewDelayCollector("orders", delays),
 	)
 }

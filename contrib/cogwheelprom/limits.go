@@ -8,7 +8,7 @@ import (
 )
 
 // NewLimitCollector returns a collector for a Client of package ratelimit, with the label client="name".
-func NewLimitCollector(c *ratelimit.Client, name string) prometheus.Collector {
+func NewLimitCollector(name string, c *ratelimit.Client) prometheus.Collector {
 	t := newTable[ratelimit.Stats]("ratelimit", "client", name)
 	t.counter("allowed_total", "Calls that were granted their permits, also those that waited.",
 		func(s *ratelimit.Stats) float64 { return float64(s.Allowed) })

@@ -21,7 +21,7 @@ type LockClient interface {
 }
 
 // NewLockCollector returns a collector for the locks of a client, with the label client="name".
-func NewLockCollector(c LockClient, name string) prometheus.Collector {
+func NewLockCollector(name string, c LockClient) prometheus.Collector {
 	t := newTable[lockSnapshot]("redislock", "client", name)
 	t.gauge("held", "Locks held.",
 		func(s *lockSnapshot) float64 { return float64(s.Stats.Held) })

@@ -57,7 +57,7 @@ func runPlayed(name string) error {
 	check(err)
 	q := c.Queue(name, delay.WithMaxFailed(1), delay.WithRetry(1, delay.Backoff(time.Second, time.Second)))
 	registry, release := prometheus.NewRegistry(), make(chan struct{})
-	registry.MustRegister(cogwheelprom.NewDelayCollector(c, name))
+	registry.MustRegister(cogwheelprom.NewDelayCollector(name, c))
 	http.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	http.HandleFunc("/schedule", func(_ http.ResponseWriter, r *http.Request) {
 		check(q.Schedule(r.Context(), r.FormValue("id"), 0, nil))

@@ -13,7 +13,7 @@ import (
 type semaphoreSnapshot = snapshot[semaphore.Stats]
 
 // NewSemaphoreCollector returns a collector for a Client of package semaphore, with the label client="name".
-func NewSemaphoreCollector(c *semaphore.Client, name string) prometheus.Collector {
+func NewSemaphoreCollector(name string, c *semaphore.Client) prometheus.Collector {
 	t := newTable[semaphoreSnapshot]("semaphore", "client", name)
 	t.gauge("held_permits", "Leased permits held.",
 		func(s *semaphoreSnapshot) float64 { return float64(s.Stats.Held) })

@@ -9,7 +9,7 @@ import (
 
 // NewWheelCollector returns a collector for a *wheel.Wheel, a *wheel.Typed or a *wheel.Keyed, with the label
 // wheel="name".
-func NewWheelCollector(w interface{ Stats() wheel.Stats }, name string) prometheus.Collector {
+func NewWheelCollector(name string, w interface{ Stats() wheel.Stats }) prometheus.Collector {
 	t := newTable[wheel.Stats]("wheel", "wheel", name)
 	t.gauge("pending_timers", "Timers that have not fired and were not stopped.",
 		func(s *wheel.Stats) float64 { return float64(s.Pending) })
@@ -32,7 +32,7 @@ func NewWheelCollector(w interface{ Stats() wheel.Stats }, name string) promethe
 
 // NewRenewerCollector returns a collector for a Renewer, with the label renewer="name". The collectors of clients have
 // the metrics of their Renewers.
-func NewRenewerCollector(r *renewal.Renewer, name string) prometheus.Collector {
+func NewRenewerCollector(name string, r *renewal.Renewer) prometheus.Collector {
 	t := newTable[renewal.Stats]("renewal", "renewer", name)
 	addRenewals(t, "", func(s *renewal.Stats) *renewal.Stats { return s })
 	return t.collector(r.Stats)

@@ -21,10 +21,10 @@ func (s *service) opsHandler() http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collectors.NewGoCollector(),
-		cogwheelprom.NewWheelCollector(s.wheel, "service"),
-		cogwheelprom.NewLockCollector(s.locks, "service"),
-		cogwheelprom.NewLimitCollector(s.limits, "service"),
-		cogwheelprom.NewSemaphoreCollector(s.semaphores, "service"),
+		cogwheelprom.NewWheelCollector("service", s.wheel),
+		cogwheelprom.NewLockCollector("service", s.locks),
+		cogwheelprom.NewLimitCollector("service", s.limits),
+		cogwheelprom.NewSemaphoreCollector("service", s.semaphores),
 	)
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
