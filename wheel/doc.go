@@ -4,9 +4,9 @@
 //
 // # What it promises
 //
-//   - An accepted entry ends exactly once: it fires, it is stopped, or the wheel's Stop returns it.
-//   - Stop also ends the entries of the other packages of this library: leases are lost, and waits return an
-//     error that matches [ErrStopped].
+//   - An accepted entry ends exactly once: it fires, it is stopped, or the wheel's Stop ends it.
+//   - Stop returns the callbacks and values that have not fired. [Wheel.Sleep] and waits in the other packages of
+//     this library return an error that matches [ErrStopped], and leases are lost.
 //   - An entry never fires before its deadline, and at most one tick after it, provided that processors are
 //     free and the executor has a free goroutine. [Goroutines], the default executor, always has one. In a tick
 //     with at most 16 entries in each of the wheel's shards, each fires at its deadline, as with time.AfterFunc.
@@ -14,10 +14,10 @@
 //     latest when the tick ends. In a tick of more than 10 ms it wakes about every 10 ms.
 //   - If [Timer.Stop] returns true, the callback will not run. An entry that is due and waits for its turn can
 //     still be stopped, until its callback is about to begin.
-//   - A callback that panics is reported and harms no other callback. With Goroutines a callback that blocks
-//     delays no other.
+//   - A callback that panics is reported, and one that calls runtime.Goexit ends without a report. Neither harms
+//     another callback. With Goroutines a callback that blocks delays no other.
 //   - Entries begin in the order of their ticks, also after a stall.
-//   - After Stop has returned no callback begins.
+//   - After the first call of Stop has returned without an error, no callback runs or begins.
 //   - Deadlines are monotonic: a step of the wall clock moves only the deadlines of a [Schedule] that follows
 //     the wall clock.
 //

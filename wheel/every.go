@@ -47,14 +47,14 @@ func (j *jitter) after(d time.Duration) time.Duration {
 	return time.Duration(deadlineAfter(int64(d), j.draw()))
 }
 
-// Every calls f at the multiples of period from now, so it does not drift. f never overlaps itself. If a firing
-// is late, or f takes longer than period, Every skips the multiples that pass before f returns, and calls f at
-// the next multiple. So it calls f at most once in each interval between two multiples. Two firings are less
-// than period apart only if the earlier one was late, or with WithJitter.
+// Every calls f at the multiples of period from now, first after one period, so it does not drift. f never overlaps
+// itself. If a firing is late, or f takes longer than period, Every skips the multiples that pass before f returns,
+// and calls f at the next multiple. So it calls f at most once in each interval between two multiples. Two firings
+// are less than period apart only if the earlier one was late, or with WithJitter.
 //
 // Timer.Stop ends the entry, also from inside f: after it has returned true no firing begins, but one may be in
-// progress. Timer.Reschedule moves the next firing; later firings follow it at multiples of period. A panic of
-// f does not end the entry.
+// progress. Timer.Reschedule moves the next firing; later firings follow it at multiples of period. A panic of f does
+// not end the entry.
 //
 // Every does not block. It returns a *cogwheel.InvalidError if period is not positive, f is nil or an option is
 // invalid, ErrStopped, or ErrTooManyPending; then nothing is scheduled.

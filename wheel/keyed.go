@@ -9,9 +9,10 @@ import (
 	"time"
 )
 
-// Keyed is a wheel whose values are found by keys, for idle timeouts of connections and for debouncing. A key
-// has at most one value at a time. Like a Typed, a Keyed is a separate wheel. Its methods are safe for
-// concurrent use, also inside the function of NewKeyed.
+// Keyed is a wheel whose values are found by keys, such as sessions by their ids, or changes that are debounced. For
+// a timeout whose Timer is at hand, as that of an idle connection, use AfterFunc and Timer.Reschedule. A key has at
+// most one value at a time. Like a Typed, a Keyed is a separate wheel. Its methods are safe for concurrent use, also
+// inside the function of NewKeyed.
 //
 // Each value that Set has accepted goes to exactly one taker: the function of NewKeyed, Remove, the Set that replaces
 // it, or Stop. When the firing of a value has begun, its key has no value, although the function may not have been

@@ -34,14 +34,13 @@ func (f ScheduleFunc) Next(prev time.Time) time.Time { return f(prev) }
 // The entry ends when Next returns the zero Time. It also ends when Next panics, which is reported like a panic
 // of f.
 //
-// A rule may stand still: for a time that a change of the clock skips, time.Date returns one before the change,
-// and Next may return its own argument. Schedule then asks Next for the instant after a later time, up to 32
-// days later, and logs a warning. If Next never returns an instant that is after its argument, the entry ends,
-// which is logged as an error: f would be called without a pause otherwise.
+// Next may fail to return a later instant than its argument, as a rule by time.Date may where daylight saving time
+// skips an hour. Schedule then passes later arguments, up to 32 days later, until it does, and logs a warning. If it
+// never does, the entry ends, and an error is logged.
 //
-// A step of the wall clock affects instants that follow the wall clock. If it is set forward, or the machine
-// was suspended, f is called up to a minute late. If it is set back, the next firing waits until the clock
-// shows its instant, and instants that have fired do not fire again.
+// Instants that follow the wall clock also follow its steps. After a step forward, or if the machine was suspended, f
+// is called up to a minute late. After a step back, the next firing waits until the clock shows its instant, and
+// instants that have fired do not fire again.
 //
 // Timer.Stop ends the entry, also from inside f. Timer.Reschedule moves only the next firing: f gets its new time,
 // and Next is then asked for the instant after it. A panic of f does not end the entry. With WithJitter, a firing

@@ -19,7 +19,8 @@ func (s *sleeper) fire()      { s.woken <- nil }
 // ctx is nil, and with ErrTooManyPending if WithMaxPendingTimeouts is reached.
 //
 // Sleep starts no goroutine and no runtime timer. It wakes when a callback would run: when the executor has a
-// free goroutine.
+// free goroutine. So in a callback of Inline, or in as many callbacks as a Pool has goroutines, it blocks until ctx or
+// the wheel ends.
 func (w *Wheel) Sleep(ctx context.Context, d time.Duration) error {
 	if ctx == nil {
 		return errNilContext

@@ -7,22 +7,22 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/histogram"
 )
 
-// Stats are the counters of a wheel since it was made. They are read one after another, so under load they may
-// differ by some entries.
+// Stats are the counters of a wheel since it was made. Pending, Fired and Stopped count entries of all kinds, also
+// those of Sleep, WithTimeout and the other packages of this library. The counters are read one after another, so
+// under load they may differ by some entries.
 type Stats struct {
-	Pending  int   // pending entries, also those that WithMaxPendingTimeouts does not count
-	Fired    int64 // callbacks begun; each firing of Every, Repeat and Schedule counts
-	Stopped  int64 // entries stopped or cancelled, except by the wheel's Stop
+	Pending  int   // pending entries
+	Fired    int64 // firings begun; each firing of Every, Repeat and Schedule counts
+	Stopped  int64 // entries stopped, cancelled or removed, but not by the wheel's Stop or a Keyed.Set that replaces
 	Panicked int64 // panics of callbacks, hooks, schedules and executors
 	Wakeups  int64 // times the worker woke from sleep
 
 	Lateness Histogram // from the deadline of an entry to the moment at which a goroutine took it to call it
 
-	// LongestTask is the longest time of a callback. Callbacks are measured in groups of up to 16. A group that
-	// took 100 µs or longer counts as one callback; a shorter group is left out unless it has just one.
-	// BlockedTime is the sum over the callbacks that took longer than a tick, where a tick below 1 ms counts as
-	// 1 ms and one above 10 ms as 10 ms: with Inline, that is the time that other entries waited. Both count a
-	// callback when it returns.
+	// LongestTask is the longest measured time. One measurement may cover up to 16 callbacks that follow one another
+	// on a goroutine; if it covers several, it is left out below 100 µs. BlockedTime is the sum of the measured times
+	// above a tick, where a tick below 1 ms counts as 1 ms and one above 10 ms as 10 ms: with Inline, that is the
+	// time that other entries waited. Both count callbacks that have returned.
 	LongestTask time.Duration
 	BlockedTime time.Duration
 }

@@ -6,9 +6,10 @@ import (
 	"time"
 )
 
-// TimerTask is a task for NewTimeout, as in Netty. Run may begin before NewTimeout has returned t. If the task
-// also has a method Cancelled(*Timeout), the wheel calls it when the timeout is cancelled: on the goroutine of
-// Cancel, or on that of the wheel's Stop before Stop returns.
+// TimerTask is a task for NewTimeout, as in Netty. Run may begin before NewTimeout has returned t. If the task also
+// has a method Cancelled(*Timeout), which a type assertion finds, the wheel calls it when the timeout is cancelled:
+// on the goroutine of Cancel, or on that of the wheel's Stop before Stop returns. To have the compiler check the
+// method, assign the task to an interface{ Cancelled(*wheel.Timeout) }.
 type TimerTask interface {
 	Run(t *Timeout)
 }
@@ -64,7 +65,7 @@ func (t *Timeout) Cancel() bool {
 }
 
 // IsExpired reports whether the task was called or is about to be. A timeout that is due and waits for its turn
-// is not expired.
+// is not expired, nor is one that was cancelled.
 func (t *Timeout) IsExpired() bool { return t.state.Load() == timeoutExpired }
 
 // IsCancelled reports whether the timeout was cancelled, by Cancel or by the wheel's Stop.

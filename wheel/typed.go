@@ -5,9 +5,10 @@ import (
 	"time"
 )
 
-// Typed is a wheel whose entries are values of one type for one function, so scheduling needs no closure: if T
-// has no pointers, the garbage collector does not scan pending entries. A Typed is a separate wheel; for Every,
-// Sleep and WithTimeout, use a Wheel beside it. Its methods are safe for concurrent use.
+// Typed is a wheel whose entries are values of one type for one function, so no entry needs a closure: if T has no
+// pointers, the garbage collector does not scan pending entries. A Typed is a separate wheel with its own goroutines:
+// make one for each kind of value, and use a Wheel beside it for Every, Sleep and WithTimeout. A process in which
+// more than 64 wheels run logs a warning. The methods are safe for concurrent use.
 type Typed[T any] struct {
 	scheduler *scheduler
 	shards    *shardSet[T]

@@ -99,23 +99,22 @@ type Unprocessed struct {
 	Left    time.Duration // time that was left until its deadline; 0 if it was due or its callback was running
 }
 
-// Stop ends the wheel. Later calls return ErrStopped, and the wheel's goroutines end. Stop returns each entry
-// that has not fired exactly once, in no particular order, and never an entry for which Timer.Stop had returned
-// false before. Handles of returned entries are expired. Entries of Every, Repeat and Schedule are returned
-// once, also while their callback runs. Calls of Sleep return ErrStopped, and contexts of WithTimeout keep
-// their deadlines on runtime timers; Stop returns neither.
+// Stop ends the wheel. Later calls return ErrStopped, and the wheel's goroutines end. Stop returns each entry that
+// has not fired exactly once, in no particular order, and never an entry for which Timer.Stop had returned false
+// before. Entries of Every, Repeat and Schedule are returned once, also while their callback runs. Calls of Sleep
+// return ErrStopped, and contexts of WithTimeout keep their deadlines on runtime timers; Stop returns neither.
 //
 // Stop also ends the entries of the other packages of this library, before it waits for callbacks, and does not
-// return them: leases, and with them locks and permits, are lost with the cause renewal.ErrUnwatched, and
-// waiting calls return an error that matches ErrStopped. So stop the wheel after the clients that use it.
+// return them: leases, and with them locks and permits, are lost with the cause renewal.ErrUnwatched, and waiting
+// calls return an error that matches ErrStopped. So stop the wheel after the clients that use it.
 //
-// The first call waits until the callbacks that have begun have returned: if its error is nil, no callback
-// runs, and none will. If ctx ends first, or has ended before, Stop returns the entries with ctx's error.
-// Callbacks that had begun, or were about to begin, then end on their own; no other begins.
+// Only the first call waits until the callbacks that have begun have returned: if its error is nil, no callback runs,
+// and none will. If ctx ends first, or has ended before, Stop returns the entries with ctx's error. Callbacks that
+// had begun, or were about to begin, then end on their own, and nothing can wait for them any more; no other begins.
 //
-// Any other call returns nil, nil at once, even while the first still waits. Stop returns a
-// *cogwheel.InvalidError if ctx is nil, ErrStopFromTask if a callback of the same wheel calls it, and
-// ErrDefaultWheel on the wheel of Default; then the wheel keeps running.
+// Any other call returns nil, nil at once, even while the first still waits. Stop returns a *cogwheel.InvalidError if
+// ctx is nil, ErrStopFromTask if a callback of the same wheel calls it, and ErrDefaultWheel on the wheel of Default;
+// then the wheel keeps running.
 func (w *Wheel) Stop(ctx context.Context) ([]Unprocessed, error) {
 	if w.shared {
 		return nil, ErrDefaultWheel
