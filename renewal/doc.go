@@ -48,11 +48,12 @@
 //
 // # Example
 //
-//	r, err := renewal.New(wheel.Default())
+//	w := wheel.Default()
+//	r, err := renewal.New(w)
 //	...
 //	nodes, err := r.Destination(backend) // backend sends one request for many leases
 //	...
-//	before := time.Now()
+//	before := w.Now()
 //	// obtain the lease for 30 s
 //	lease, err := nodes.Add(renewal.Spec{Key: "job-7", ID: id, TTL: 30 * time.Second, SentAt: before})
 //	...

@@ -49,7 +49,7 @@ func ExampleRenewer() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	before := time.Now() // the instant before the seats were asked for
+	before := w.Now() // the instant before the seats were asked for
 	lease := func(seat, holder string) *renewal.Lease {
 		l, err := destination.Add(renewal.Spec{Key: seat, ID: holder, TTL: 3 * time.Second, SentAt: before})
 		if err != nil {

@@ -115,11 +115,11 @@ func (l *Lease) Close(reason error) bool {
 	return closed
 }
 
-// Prolong records that the holder has obtained a longer term, by a request sent after sentAt for ttl. It
-// returns false if the lease had ended, or if its deadline had passed; in the second case the lease is now
-// lost. Otherwise it returns true, even if nothing changes: because the new term ends earlier than the present
-// one, or ttl is not between the constants MinTTL and MaxTTL. Renewals go on as before and do not shorten the
-// term; the backend must not shorten it either. Prolong does not block.
+// Prolong sends nothing: it records that the holder has obtained a longer term, by a request sent after sentAt for
+// ttl. It returns false if the lease had ended, or if its deadline had passed; in the second case the lease is now
+// lost. Otherwise it returns true, even if nothing changes: because the new term ends earlier than the present one,
+// or ttl is not between the constants MinTTL and MaxTTL. Renewals go on as before and do not shorten the term; the
+// backend must not shorten it either. Prolong does not block.
 func (l *Lease) Prolong(sentAt time.Time, ttl time.Duration) bool {
 	l.mu.Lock()
 	now := l.renewer.now()

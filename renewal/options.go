@@ -25,7 +25,8 @@ func WithLogger(l *slog.Logger) Option {
 	return option(func(c *config) error { return conventions.Set(argument, "WithLogger", &c.logger, l) })
 }
 
-// WithHooks sets functions that the Renewer calls when something happens to a lease. By default it calls none.
+// WithHooks sets functions that the Renewer calls when something happens to a lease. By default it calls none. To use
+// two Hooks, pass a third one whose functions call both.
 func WithHooks(h Hooks) Option {
 	return option(func(c *config) error {
 		c.hooks = h

@@ -56,23 +56,25 @@ func New(w *wheel.Wheel, opts ...Option) (*Renewer, error) {
 
 // Spec describes a lease that its holder has just obtained.
 type Spec struct {
-	Key string // the resource; passed to the backend
+	// The Renewer only passes Key and ID to the backend: each may be empty, and two leases with the same ones are
+	// renewed apart.
+	Key string // the resource
 	ID  string // the holder; must be unique per acquisition, so that a late renewal never affects a successor
 
 	// TTL is how long the backend keeps the lease without a renewal: Renewer.MinTTL() to MaxTTL.
 	TTL time.Duration
 
 	// SentAt is the instant before the request that obtained the lease was sent, by Now of the Renewer's wheel.
-	// The zero Time is refused.
+	// The zero Time is refused. With a later instant, a loss is noticed too late.
 	SentAt time.Time
 
 	// Lost, if set, is an error that a loss matches, in addition to ErrLost.
 	Lost error
 
-	// OnLost, if set, is called once if the lease ends in any way except by Lease.Close, after Done is closed:
-	// with a *LostError, or with ErrClosed. It runs where wheel callbacks or backend calls run, in
-	// Renewer.Close, or in the call of MarkLost or Prolong that ended the lease. It should return soon. A panic is
-	// logged.
+	// OnLost, if set, is called once if the lease ends other than by Lease.Close, after Done is closed: with a
+	// *LostError, or with ErrClosed by Renewer.Close, which Stats.Lost and Hooks.Lost do not count as a loss. It runs
+	// where wheel callbacks or backend calls run, in Renewer.Close, or in the call of MarkLost or Prolong that ended
+	// the lease. It should return soon. A panic is logged.
 	OnLost func(error)
 }
 
