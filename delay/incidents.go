@@ -11,7 +11,8 @@ type IncidentKind string
 
 // The kinds of incidents.
 const (
-	// IncidentLostTooOften: it has failed, because 25 attempts that had begun lost their lease.
+	// IncidentLostTooOften: it has failed, because 25 attempts that had begun lost their lease. None of them has
+	// OutcomeExhausted; the State of the task has PhaseFailed, and no Error.
 	IncidentLostTooOften IncidentKind = "lost too often"
 	IncidentDeleted      IncidentKind = "deleted"    // it had failed, and was deleted; see WithMaxFailed
 	IncidentNoPayload    IncidentKind = "no payload" // Redis had lost its payload, as by eviction; it was removed

@@ -35,7 +35,8 @@ const (
 	MaxDelay = 10 * 365 * 24 * time.Hour
 )
 
-// Option configures New. If an option is given twice, the last one counts.
+// Option configures New. If an option is given twice, the last one counts. A nil option, or one with a nil argument or
+// a value out of range, is refused, even if a later one replaces it.
 type Option interface{ apply(*config) error }
 
 type config struct {
@@ -58,7 +59,8 @@ func WithLogger(l *slog.Logger) Option {
 	return option(func(c *config) error { return conventions.Set(argument, "WithLogger", &c.Logger, l) })
 }
 
-// WithHooks sets functions that the Client calls for metrics and traces. By default it calls none.
+// WithHooks sets functions that the Client calls for metrics and traces. By default it calls none. To use two Hooks,
+// such as your own beside those of contrib/cogwheelotel, pass a third one whose functions call both.
 func WithHooks(h Hooks) Option {
 	return option(func(c *config) error {
 		c.hooks = h
@@ -83,7 +85,8 @@ func newConfig(opts []Option) (config, error) {
 	return c, err
 }
 
-// QueueOption configures a Queue. If an option is given twice, the last one counts.
+// QueueOption configures Serve of this value of a Queue, and what Check expects; no other method uses it. If processes
+// differ, the one that has claimed a task decides. If an option is given twice, the last one counts.
 type QueueOption interface{ applyQueue(*queueConfig) error }
 
 type queueConfig struct {
@@ -107,9 +110,12 @@ func WithLease(d time.Duration) QueueOption {
 }
 
 // WithRetry sets how often a task is attempted at most, 1 or more, if its handler returns errors, and the time until
-// the next attempt, 0 to MaxDelay; other times count as the nearer of these. backoff gets the number of failures, 1 or
-// more, and the error of the last attempt: that of the handler, or one that describes its panic. Several calls may run
-// at a time. The default is DefaultAttempts and Backoff(time.Second, time.Hour): about a day.
+// the next attempt, 0 to MaxDelay; other times count as the nearer of these. backoff gets the number of failures, 1
+// or more, and the error of the last attempt: that of the handler, or one that describes its panic. Several calls may
+// run at a time. A nil backoff is refused, also for one attempt. The default is DefaultAttempts and
+// Backoff(time.Second, time.Hour): about a day.
+//
+// Attempts whose lease was lost do not count, but the 25th loss fails the task: see IncidentLostTooOften.
 func WithRetry(attempts int, backoff func(failures int, err error) time.Duration) QueueOption {
 	return queueOption(func(c *queueConfig) error {
 		switch {
@@ -163,13 +169,15 @@ type scheduleOption func(*scheduleConfig)
 
 func (o scheduleOption) applySchedule(c *scheduleConfig) { o(c) }
 
-// IfAbsent makes Schedule keep a task of the id that is pending, or claimed and not cancelled, as for a periodic task
-// that every process registers.
+// IfAbsent makes Schedule keep a task of the id that is pending, or claimed and not cancelled, and return nil, as for
+// a periodic task that every process registers. ScheduleAll counts a kept task in its result, and Stats.Scheduled
+// does not. Reschedule ignores IfAbsent.
 func IfAbsent() ScheduleOption { return scheduleOption(func(c *scheduleConfig) { c.absent = true }) }
 
 // WithMaxWait makes a task run d after it was scheduled for the first time at the latest, however often it is
-// scheduled again or rescheduled: a debounce with a longest wait, 1 ns to MaxDelay. Each of the calls must give it; one
-// without it is not bounded. 0 is no bound.
+// scheduled again or rescheduled: a debounce with a longest wait, 1 ns to MaxDelay. Each of the calls must give it;
+// one without it is not bounded. The first time is a Schedule that finds no pending task of the id, or one that has
+// Failures or Losses or was scheduled without WithMaxWait. 0 is no bound.
 func WithMaxWait(d time.Duration) ScheduleOption {
 	return scheduleOption(func(c *scheduleConfig) { c.most = d })
 }

@@ -57,13 +57,14 @@ type edit struct {
 	done                     bool   // what the script did
 }
 
-// Schedule makes a task run delay from now, 0 to MaxDelay, by the clock of Redis and never earlier, in a process that
-// serves the queue. It replaces a pending task of the id, and one that has failed. If the task of the id is claimed,
-// the new one is kept until that attempt has ended, and runs in place of a further attempt.
+// Schedule makes a task run delay from now, by the clock of Redis and never earlier, in a process that serves the
+// queue. delay is 0 to MaxDelay: for a time that may have passed, use ScheduleAt. Schedule replaces a pending task of
+// the id, and one that has failed. If the task of the id is claimed, the new one is kept until that attempt has
+// ended, and runs in place of a further attempt.
 //
-// An id has 1 to 1024 bytes, a payload up to 1 MiB. Schedule blocks for a round trip, which concurrent calls share, at
-// most until ctx ends. It takes effect at most once. After an error of Redis or ctx the task may have been scheduled;
-// the call can be repeated.
+// An id has 1 to 1024 bytes, a payload up to 1 MiB, which is copied. Schedule blocks for a round trip, which
+// concurrent calls share, at most until ctx ends. It takes effect at most once. After an error of Redis or ctx the
+// task may have been scheduled; the call can be repeated.
 func (q *Queue) Schedule(
 	ctx context.Context, id string, delay time.Duration, payload []byte, opts ...ScheduleOption,
 ) error {
@@ -94,15 +95,20 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration, 
 	return q.edit(ctx, "move", id, at, nil, opts)
 }
 
-// Cancel removes a pending task, and reports whether it did: then no attempt of that task begins. For a claimed task it
-// returns false, and no attempt follows the one that it is claimed for, which may be running, or begin soon, or never:
-// if it is handed back or its lease ends before it begins, the task is gone. If another task was scheduled meanwhile
-// under the id, Cancel removes that one and returns true; the claimed one may still begin. For errors see Schedule.
+// Cancel removes a pending task, or makes the present attempt of a claimed one its last:
+//
+//	pending             true: no attempt of the task begins
+//	claimed             false: no attempt follows the present one, which may run, begin soon, or never begin
+//	claimed, with Next  true: the next task is removed, and no attempt follows the present one
+//	failed, or unknown  false: nothing changes; see DeleteFailed
+//
+// The first column is the State of the task. For errors see Schedule.
 func (q *Queue) Cancel(ctx context.Context, id string) (bool, error) {
 	return q.edit(ctx, "cancel", id, "", nil, nil)
 }
 
-// RetryFailed makes a task that has failed due now, and reports whether there was one. For errors see Schedule.
+// RetryFailed makes a task that has failed due now, and reports whether there was one. It has all its attempts again:
+// Failures and Losses begin at 0, while Token rises on. For errors see Schedule.
 func (q *Queue) RetryFailed(ctx context.Context, id string) (bool, error) {
 	return q.edit(ctx, "retry", id, "", nil, nil)
 }
@@ -128,9 +134,9 @@ func instant(t time.Time) (string, error) {
 	return "@" + strconv.FormatInt(t.Add(time.Microsecond-1).UnixMicro(), 10), nil // a task is never early
 }
 
-// Pause has no process claim a task of the queue until Resume, and reports whether it was not paused. Tasks that are
-// claimed run, and all else goes on: Schedule and Cancel, and what Serve does for tasks whose lease has ended. A pause
-// does not expire; if Redis loses it, the queue runs again. For errors see Schedule.
+// Pause keeps all processes from claiming tasks of the queue until Resume. It returns false if the queue was paused
+// already. Claimed tasks run, Schedule and Cancel work, and tasks whose lease has ended become pending. A pause does
+// not expire; if Redis loses it, the queue runs again. For errors see Schedule.
 func (q *Queue) Pause(ctx context.Context) (bool, error) {
 	return q.edit(ctx, "pause", "", "", nil, nil)
 }

@@ -10,8 +10,8 @@ import (
 // NewTask is a task for ScheduleAll.
 type NewTask struct {
 	ID      string
-	Delay   time.Duration // 0 to MaxDelay, from when Redis schedules it
-	At      time.Time     // in place of Delay, unless it is zero; see ScheduleAt
+	Delay   time.Duration // 0 to MaxDelay, from when Redis schedules it; ignored if At is set
+	At      time.Time     // see ScheduleAt
 	Payload []byte        // ScheduleAll copies it
 }
 

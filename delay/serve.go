@@ -79,16 +79,23 @@ type claim struct {
 }
 
 // Serve runs tasks that are due until ctx ends: up to workers at a time, 1 to 10 000, in this process. Any number of
-// processes may serve a queue. The context of handle ends with ctx, and before the lease of its task can end in Redis;
-// then its cause matches ErrLost.
+// processes may serve a queue. The context of handle ends with ctx, and before the lease of its task can end in
+// Redis; then its cause matches ErrLost.
 //
 // If handle returns nil, the task has ended. After an error of Fail it has failed. After another error or a panic it
 // runs again after the backoff of WithRetry, or has failed. If ctx has ended by then, the task is instead handed back
-// uncounted, like tasks that were claimed and not begun: they run at once in another process. Serve returns when the
-// handlers have returned and Redis has recorded that, or a lease later. It returns nil if Redis has. Otherwise its
-// error matches context.DeadlineExceeded, ErrClosed if the context of Close has ended, wheel.ErrStopped or ErrServing,
-// or is that of a Redis that refuses this client, as for a missing right; then the tasks that it has claimed, and whose
-// ends are not recorded, run again when their leases have ended.
+// uncounted, like tasks that were claimed and not begun: they run at once in another process.
+//
+// Before it returns, Serve waits for the handlers, however long they take, and then at most a lease until Redis has
+// recorded the ends of their attempts. It returns
+//   - nil, if Redis has recorded them;
+//   - context.DeadlineExceeded, if it has not within that lease;
+//   - ErrClosed after Client.Close, or if the context of the Close that ended Serve has ended;
+//   - ErrServing, or wheel.ErrStopped if the wheel was stopped;
+//   - the error of a Redis that refuses this client, as for a missing right, even before ctx has ended.
+//
+// Match the errors with errors.Is. After an error, tasks that Serve has claimed, and whose ends are not recorded, run
+// again when their leases have ended.
 //
 // Serve goes on through outages, in which it asks again after pauses that grow from 0.1 s to a sixth of the lease, at
 // most 5 s. Once Redis has answered it, it endures a refused login for a lease, in which a password may be rotated.

@@ -20,7 +20,7 @@ type Outcome string
 const (
 	OutcomeDone    Outcome = "done"    // the handler returned nil
 	OutcomeRetried Outcome = "retried" // the handler returned an error or panicked; another attempt follows
-	// OutcomeExhausted is OutcomeRetried without another attempt, by WithRetry or Fail: the task has failed.
+	// OutcomeExhausted: the task has failed, because its attempts were used up, or at any attempt by Fail.
 	OutcomeExhausted  Outcome = "exhausted"
 	OutcomeHandedBack Outcome = "handed back" // Serve was ending; another process runs the task
 	// OutcomeLost: the lease ended before the handler began or ended; another process may run it.
@@ -42,16 +42,17 @@ type Event struct {
 	Err      error // of the handler
 }
 
-// Hooks are functions that a Client calls, for metrics and traces. Each may be nil. Several may run at a time, each on
-// a goroutine of its own for which the Client waits, and must return soon. A panic of a hook is logged. A hook that
-// panics or ends its goroutine harms no attempt.
+// Hooks are functions that a Client calls, for metrics and traces. Each may be nil. Several may run at a time, on
+// separate goroutines. They must return soon: Schedule waits for Headers, and an attempt for Context and Ended. A panic
+// of a hook is logged. A hook that panics or ends its goroutine harms no attempt.
 type Hooks struct {
-	// Headers returns a text of up to 1024 bytes that is stored with a task that is scheduled under ctx, such as the
-	// trace of the caller.
+	// Headers returns a text that is stored with a task that is scheduled under ctx, such as the trace of the caller.
+	// A text of more than 1024 bytes is dropped.
 	Headers func(ctx context.Context) string
 
-	// Context returns the context of the handler for an attempt that begins, such as that of a span. Err, Took and
-	// Outcome of the Event are not set.
+	// Context returns the context of the handler for an attempt that begins, such as that of a span. It must derive from
+	// ctx, or the handler does not learn that Serve or its lease has ended; nil stands for ctx. Err, Took and Outcome of
+	// the Event are not set.
 	Context func(ctx context.Context, e Event) context.Context
 
 	// Ended is called for each attempt that has ended.

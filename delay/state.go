@@ -24,7 +24,7 @@ const (
 	PhaseUnknown Phase = ""        // there is no task of the id, or it has ended
 	PhasePending Phase = "pending" // it waits for its time, or after a lost lease
 	PhaseClaimed Phase = "claimed" // a process runs it, or is about to
-	PhaseFailed  Phase = "failed"  // no attempt follows, and it stays until it is retried or deleted
+	PhaseFailed  Phase = "failed"  // no attempt follows; it stays for a while, see WithMaxFailed
 )
 
 // State is what Redis knows of a task.
@@ -34,7 +34,7 @@ type State struct {
 	Payload []byte
 
 	// At is when a pending task may run, the lease of a claimed one ends, or a failed one has failed, by the clock of
-	// Redis. In is the time until then.
+	// Redis. In is the time until then, negative if At has passed.
 	At time.Time
 	In time.Duration
 
