@@ -35,6 +35,7 @@
 // # Faults
 //
 //	the lock or the permit is gone          ExpireLock, Steal, ExpirePermits, Flush
+//	the lease of a task ends                Isolate or Hang until then
 //	the limit is used up                    Exhaust
 //	a call was executed and not answered    DropReplies
 //	a call is refused                       Refuse

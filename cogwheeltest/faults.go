@@ -41,8 +41,7 @@ func (fs *faults) take(r *request) *fault {
 
 // DropReplies makes clients miss the replies of the next n calls, 1 or more, or with Always of all calls: the server
 // executes each call, and its connection breaks before the reply. Most calls of the library are idempotent and are sent
-// again. If names are given, only calls for locks, limits, semaphores or queues of these
-// names count.
+// again. If names are given, only calls for locks, limits, semaphores or queues of these names count.
 //
 // Each command that the server executes counts as a call, also each command of a pipeline and each repetition.
 // Commands that set up a connection do not count. When the connection breaks in the middle of a pipeline, the rest of

@@ -32,9 +32,10 @@ const (
 	lingering = 5 * time.Second
 )
 
-// Server is a Redis server in the memory of the test, made by Start. Its methods are safe for concurrent use.
-// They return no errors: Start and the methods fail the test if they cannot do their work, for example because
-// of a bad argument.
+// Server is a Redis server in the memory of the test, made by Start. Its methods are safe for concurrent use. They
+// return no errors: Start and the methods fail the test if they cannot do their work, for example because of a bad
+// argument. Start, Addr, Locks, Limits, Semaphores and Delays do so by Fatal, and belong on the goroutine of the
+// test; all others by Error.
 type Server struct {
 	tb        testing.TB
 	config    config
