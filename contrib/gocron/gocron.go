@@ -48,8 +48,9 @@ func (l *locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 	return lock, nil
 }
 
-// ErrNotLeader is the error of Elector.IsLeader in the processes that do not lead.
-var ErrNotLeader = errors.New("gocron: another process leads")
+// ErrNotLeader is the error of Elector.IsLeader in a process that does not lead: another one does, none leads yet,
+// Redis does not answer, or the Elector or its Client is closed.
+var ErrNotLeader = errors.New("gocron: not the leader")
 
 // Elector is a gocron.Elector for gocron.WithDistributedElector: the jobs run in the process that leads. It is
 // safe for concurrent use.
