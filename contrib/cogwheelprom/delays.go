@@ -8,8 +8,9 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// NewDelayCollector returns a collector for a Client of package delay, with the label client="name". Give clients that
-// schedule tasks of a queue and those that serve it the same name: an alert compares the two.
+// NewDelayCollector returns a collector for a Client of package delay, with the label client="name". Where some
+// processes schedule the tasks of a queue and others serve it, give their clients the same name: an alert compares
+// the two.
 func NewDelayCollector(name string, c *delay.Client) prometheus.Collector {
 	t := newTable[delay.Stats]("delay", "client", name)
 	t.gauge("serving", "Calls of Serve that have not returned.",
