@@ -10,6 +10,12 @@
 // and metrics, such as cogwheel.client.name. Give each object of a kind a different name: the metrics of two objects
 // with one name cannot be told apart.
 //
+// A client takes one Hooks. Functions of your own go around those of a Telemetry, or in a field that is nil:
+//
+//	hooks := telemetry.LockHooks("orders")
+//	record := hooks.Lost
+//	hooks.Lost = func(e redislock.Event) { record(e); alert(e) }
+//
 // After an observed object was closed, its numbers of now are 0; then unregister the Registration.
 //
 // # Spans
