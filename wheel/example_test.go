@@ -91,7 +91,7 @@ func ExampleKeyed() {
 	fmt.Println(user, ok)
 	fmt.Println("a request:", sessions.Reschedule(7, 30*time.Minute))
 
-	left, err := sessions.Stop(context.Background())
+	left, err := sessions.Stop(context.Background()) // each has Key, Value and Left
 	fmt.Println(len(left), err)
 	// Output:
 	// a request: true

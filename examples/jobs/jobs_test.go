@@ -18,6 +18,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
 	"github.com/cogwheel-go/cogwheel/semaphore"
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 func TestRestock_LosesTheLock(t *testing.T) {
@@ -160,6 +161,18 @@ func TestRemind_IsSentAfterHalfAnHour(t *testing.T) {
 		})
 		require.NoError(t, err)
 		require.Equal(t, []string{"ann after 30m0s", "ann after 30m1s"}, sent)
+	})
+}
+
+func TestTimer_FiresAfterHalfAnHour(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, err := wheel.New()
+		require.NoError(t, err)
+		defer w.Stop(t.Context())
+		began, fired := time.Now(), make(chan time.Duration, 1)
+		_, err = w.AfterFunc(30*time.Minute, func() { fired <- time.Since(began) })
+		require.NoError(t, err)
+		require.Equal(t, 30*time.Minute, (<-fired).Round(time.Second))
 	})
 }
 
