@@ -110,7 +110,7 @@ func ExampleQueue_FailedTasks() {
 			log.Fatal(err)
 		}
 	}
-	state, err := orders.State(ctx, "order-7") // its Phase is Pending, Claimed, Failed, or Unknown if it has ended
+	state, err := orders.State(ctx, "order-7") // PhasePending, PhaseClaimed, PhaseFailed; PhaseUnknown, "", if it has ended
 	fmt.Println(state.Phase, state.Failures, err)
 	// Output:
 	// order-7 has failed 1 times
