@@ -84,13 +84,13 @@ func (c *Client) evicted(policy string) string {
 }
 
 func (n *node) judgePersistence(info map[string]string) {
-	text := "no append-only file: a server that restarts alone has lost the latest " + n.client.Keeps
+	text := "no append-only file: a restart without a failover loses the latest " + n.client.Keeps
 	switch info["aof_enabled"] {
 	case "":
 		n.found(finding{Level: unknown, Subject: "persistence", Text: "the server does not tell how it persists"})
 		return
 	case "1":
-		text = "append-only file: a server that restarts alone keeps " + n.client.Keeps + ", up to a second of writes"
+		text = "append-only file: a restart without a failover keeps " + n.client.Keeps + " (with everysec: except the last second)"
 	}
 	n.found(finding{Level: ok, Subject: "persistence", Text: text})
 }
