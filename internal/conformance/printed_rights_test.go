@@ -3,6 +3,7 @@ package conformance_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -49,6 +50,14 @@ func TestRights_LinesRunAsPrinted(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The user of docs/operations.md for two packages has the rights of both, and no others.
+func TestRights_OfTwoPackagesAreThoseOfBoth(t *testing.T) {
+	t.Parallel()
+	both := append(redistest.DocumentedRights(t, "redislock", "app:"), redistest.DocumentedRights(t, "ratelimit", "app:")...)
+	slices.Sort(both)
+	require.ElementsMatch(t, slices.Compact(both), redistest.DocumentedRights(t, "app", "app:"))
 }
 
 func must[T any](v T, err error) T {
