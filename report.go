@@ -32,9 +32,9 @@ func (l Level) rank() int {
 	return len(levels)
 }
 
-// Report is the result of Check of a Client: the servers, the rights that were checked, and the findings. The topology
-// "slots" is that of a ClusterClient with ClusterSlots, such as the client of redis.NewFailoverClusterClient. The methods
-// panic on a nil Report.
+// Report is the result of Check of a Client: the servers, the rights that were checked, and the findings. The
+// topology "slots" is that of a ClusterClient with ClusterSlots, such as the client of
+// redis.NewFailoverClusterClient. The methods panic on a nil Report.
 type Report struct {
 	Package  string    `json:"package"`  // the package of the client, for example "redislock"
 	User     string    `json:"user"`     // the ACL user in the options of the (first) client, or "default"

@@ -50,9 +50,9 @@ type Hooks struct {
 	// A text of more than 1024 bytes is dropped.
 	Headers func(ctx context.Context) string
 
-	// Context returns the context of the handler for an attempt that begins, such as that of a span. It must derive from
-	// ctx, or the handler does not learn that Serve or its lease has ended; nil stands for ctx. Err, Took and Outcome of
-	// the Event are not set.
+	// Context returns the context of the handler for an attempt that begins, such as that of a span. It must derive
+	// from ctx, or the handler does not learn that Serve or its lease has ended; nil stands for ctx. Err, Took and
+	// Outcome of the Event are not set.
 	Context func(ctx context.Context, e Event) context.Context
 
 	// Ended is called for each attempt that has ended.

@@ -38,8 +38,8 @@ func PerMinute(n int64) Limit { return Limit{n, time.Minute, n} }
 // PerHour is Per(n, time.Hour): n permits an hour with a burst of n.
 func PerHour(n int64) Limit { return Limit{n, time.Hour, n} }
 
-// PerDay is Per(n, 24*time.Hour): n permits in 24 hours with a burst of n. A Limiter can grant up to 2n within 24 hours;
-// see Per.
+// PerDay is Per(n, 24*time.Hour): n permits in 24 hours with a burst of n. A Limiter can grant up to 2n within 24
+// hours; see Per.
 func PerDay(n int64) Limit { return Limit{n, 24 * time.Hour, n} }
 
 // Per returns a limit of n permits every d with a burst of n. Within a time of d a Limiter can grant up to 2n: a whole

@@ -90,7 +90,8 @@ func (n *node) judgePersistence(info map[string]string) {
 		n.found(finding{Level: unknown, Subject: "persistence", Text: "the server does not tell how it persists"})
 		return
 	case "1":
-		text = "append-only file: a restart without a failover keeps " + n.client.Keeps + " (with everysec: except the last second)"
+		text = "append-only file: a restart without a failover keeps " + n.client.Keeps +
+			" (with everysec: except the last second)"
 	}
 	n.found(finding{Level: ok, Subject: "persistence", Text: text})
 }

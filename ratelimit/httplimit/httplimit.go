@@ -42,9 +42,9 @@ type Limiter interface {
 // for concurrent use.
 type KeyFunc func(*http.Request) (key string, limited bool)
 
-// LimitFunc returns the key for which a request counts, the limit of that key, and whether the request is
-// limited at all. Limiter.Limit is the default to return, ratelimit.PerDay(0) denies the request, and the zero Limit, such
-// as that of a row missing in a table, is a failure; see NewPerKey. Otherwise it is like KeyFunc.
+// LimitFunc returns the key for which a request counts, the limit of that key, and whether the request is limited at
+// all. Limiter.Limit is the default to return, ratelimit.PerDay(0) denies the request, and the zero Limit, such as
+// that of a row missing in a table, is a failure; see NewPerKey. Otherwise it is like KeyFunc.
 type LimitFunc func(*http.Request) (key string, limit ratelimit.Limit, limited bool)
 
 // Middleware returns a handler that passes on the requests that the limit grants, and responds to the others. It panics
