@@ -30,8 +30,8 @@ type Limiter interface {
 // be safe for concurrent use.
 type KeyFunc func(ctx context.Context, method string) (key string, limited bool)
 
-// LimitFunc returns the key for which a call counts, the limit of that key, and whether the call is limited at
-// all. Limiter.Limit is the default to return, ratelimit.PerDay(0) denies the call, and the zero Limit, such as that of a
+// LimitFunc returns the key for which a call counts, the limit of that key, and whether the call is limited at all.
+// Limiter.Limit is the default to return, ratelimit.PerDay(0) denies the call, and the zero Limit, such as that of a
 // row missing in a table, is a failure; see NewPerKey. Otherwise it is like KeyFunc.
 type LimitFunc func(ctx context.Context, method string) (key string, limit ratelimit.Limit, limited bool)
 
