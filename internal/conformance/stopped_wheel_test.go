@@ -240,7 +240,7 @@ var doNotWait = map[string]string{
 	"ratelimit.Reservation": "Cancel Settle",
 	"semaphore.Client":      "Check Close",
 	"semaphore.Grant":       "Context Extend Release",
-	"semaphore.Semaphore": "AddPermits Available Delete FromContext Release SetPermits State TryAcquire " +
+	"semaphore.Semaphore": "AddPermits Available Delete FromContext ReleaseIDs SetPermits State TryAcquire " +
 		"TrySetPermits UpdateLease",
 	"semaphore.CountingSemaphore": "AddPermits Available Delete Drain Release ReleaseIfExists TryAcquire TrySetPermits",
 }
