@@ -404,6 +404,21 @@ func (s *state) requireRefused() {
 	require.Error(s.t, s.process.delays.Queue(s.name+":new").Schedule(ctx, "id", 0, nil), "Schedule")
 }
 
+// requireRefusedBehind requires that a call that begins now is refused, also behind those that wait.
+func (s *state) requireRefusedBehind() {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), redistest.Patience)
+	defer cancel()
+	for kind, of := range semaphores {
+		_, err := of(s.process, s.name).Acquire(ctx, 1)
+		require.True(s.t, redisconn.IsLoginRefused(err), "%s: %v", kind, err)
+	}
+	err := s.number(s.process).Acquire(ctx, 1)
+	require.True(s.t, redisconn.IsLoginRefused(err), "CountingSemaphore: %v", err)
+	err = s.limiter(s.process).Wait(ctx, s.name)
+	require.True(s.t, redisconn.IsLoginRefused(err), "Limiter: %v", err)
+}
+
 // Each package does what the class of an answer says: calls that have begun go on through outages and refused logins,
 // the policies decide in outages alone, and everything else is an error at once.
 // Guarantees: L11, L38, Q5, Q19, S11, D20.

@@ -114,6 +114,7 @@ func TestLogin_APasswordIsRotated(t *testing.T) {
 			redistest.Poll(t, func() bool {
 				return fails.have(s.asked()...) && p.locks.Stats().Renewal.Failures > 0
 			})
+			s.requireRefusedBehind()
 			require.True(t, redisconn.IsLoginRefused(<-impatient), "a lease has passed: it is no rotation")
 			s.requireGoesOn()
 			require.Error(t, p.locks.Stats().Err)
