@@ -2,11 +2,13 @@ package recipes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/ratelimit"
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // Login checks a password unless 5 passwords an hour of the key, such as an account or an address, were wrong. An
@@ -43,6 +45,27 @@ func AllowOrBlock(ctx context.Context, attempts *ratelimit.Limiter, key string) 
 	block, err := attempts.With(ratelimit.Per(6, 15*time.Minute)).Allow(ctx, key)
 	r.RetryAfter = max(r.RetryAfter, block.ResetAfter)
 	return r, err
+}
+
+// WaitAndTell waits for a permit. It calls tell with the time that is left, at once and then every second.
+func WaitAndTell(
+	ctx context.Context, w *wheel.Wheel, exports *ratelimit.Limiter, key string, tell func(left time.Duration),
+) error {
+	place, err := exports.Reserve(ctx, key, 1)
+	if err != nil {
+		return err
+	}
+	tell(place.Delay())
+	ticks, err := w.Every(time.Second, func() { tell(place.Delay()) })
+	if err != nil {
+		return err
+	}
+	defer ticks.Stop()
+	if err := place.Wait(ctx); err != nil {
+		_, failed := place.Cancel(context.WithoutCancel(ctx))
+		return errors.Join(err, failed)
+	}
+	return nil
 }
 
 // Daily limits each key by the days of the calendar. Quota has windows that are longer than the longest day.

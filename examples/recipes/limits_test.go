@@ -15,6 +15,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/ratelimit/httplimit"
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 func newLimits(t *testing.T) *ratelimit.Client {
@@ -126,4 +127,30 @@ func TestDaily_BeginsAtMidnight(t *testing.T) {
 	require.Equal(t, "1800", w.Header().Get("Retry-After"))
 	now = now.Add(30 * time.Minute)
 	require.Equal(t, http.StatusOK, get().Code)
+}
+
+func TestWaitAndTell_TellsWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	exports, name := newLimits(t).Limiter("exports", ratelimit.Limit{Rate: 1, Per: 2 * time.Second, Burst: 1}), redistest.Name(t)
+	var mu sync.Mutex
+	var told []time.Duration
+	tell := func(left time.Duration) {
+		mu.Lock()
+		defer mu.Unlock()
+		told = append(told, left)
+	}
+	require.NoError(t, recipes.WaitAndTell(t.Context(), wheel.Default(), exports, name, tell))
+	require.NoError(t, recipes.WaitAndTell(t.Context(), wheel.Default(), exports, name, tell))
+	mu.Lock()
+	require.GreaterOrEqual(t, len(told), 2)
+	require.Zero(t, told[0])
+	require.Greater(t, told[0]+2*time.Second, told[1])
+	require.LessOrEqual(t, told[len(told)-1], told[1], "time passes")
+	mu.Unlock()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	err := recipes.WaitAndTell(ctx, wheel.Default(), exports, name+"other", func(time.Duration) {})
+	require.NoError(t, err)
+	err = recipes.WaitAndTell(ctx, wheel.Default(), exports, name+"other", func(time.Duration) { cancel() })
+	require.ErrorIs(t, err, context.Canceled)
 }
