@@ -134,8 +134,14 @@ func TestWheel_CallbacksTakenWhileTheWorkerIsAboutToSleepBeginThoughTheFirstBloc
 		}
 		pass(time.Second) // the worker sleeps, and nothing is left to wake it
 		after(t, w, 0, func() {
-			c.hold.Store(true) // the next to read the clock is the new worker, which has found nothing to help with
-			<-c.reached
+			// The next to read the clock is the new worker, which has found nothing to help with. It may have read it
+			// before, and sleep by now: then it wakes and reads it again.
+			c.hold.Store(true)
+			select {
+			case <-c.reached:
+			case c.wait <- time.Time{}:
+				<-c.reached
+			}
 			c.now.Add(int64(time.Second))
 		})
 		pass(time.Second)
