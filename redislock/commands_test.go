@@ -14,7 +14,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-// Each operation costs the round trips and commands that docs/locks.md states.
+// Each operation costs the round trips of docs/locks.md and the commands of docs/operations.md. A token that is not the
+// first one of its name costs one more.
 func TestKinds_Cost(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t) // not shared: every command on it is counted
