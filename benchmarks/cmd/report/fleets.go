@@ -61,7 +61,7 @@ const sizeOfFleet = ", "
 func perOperation(load, bench string, n int) []row {
 	return []row{
 		{load: load, what: "calls", key: fleetKey(bench, n, "calls/op")},
-		{what: "µs of the server's processor time", key: fleetKey(bench, n, "server-us/op")},
+		{what: "µs of the server", key: fleetKey(bench, n, "server-us/op")},
 	}
 }
 

@@ -95,7 +95,7 @@ func TestNotFaster_OfFleets(t *testing.T) {
 		found = append(found, c.What+", "+c.Peer)
 	}
 	require.Equal(t, []string{
-		"`Mutex` held for 2 ms, 1 process: µs of the server's processor time, bsm/redislock",
+		"`Mutex` held for 2 ms, 1 process: µs of the server, bsm/redislock",
 		"`Mutex` held for 2 ms, 1 process: operations per second, bsm/redislock",
 	}, found)
 }

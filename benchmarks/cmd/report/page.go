@@ -345,21 +345,25 @@ func (p *page) NotFaster(clearly bool) []comparison {
 
 // slower is a ratio below 1 in all rounds, or what several such ratios were at least and at most.
 type slower struct {
-	load, figure, peer string
-	least, most        float64
+	subject, load, figure, peer string
+	least, most                 float64
 }
 
-// Slower is a list of what NotFaster returns, with a line for each load, in Markdown. A fleet has one load for all its sizes
-// and figures.
+// Slower returns the rows of a table with the comparisons that cogwheel loses in every round, one row for each load. All locks
+// of fleets have one row, and all tasks.
 func (p *page) Slower() string {
 	var all []slower
 	for _, c := range p.NotFaster(true) {
-		s := slower{c.Subject + ": " + c.load, c.figure, c.Peer, c.Ratio.median, c.Ratio.median}
+		s := slower{c.Subject, c.load, c.figure, c.Peer, c.Ratio.median, c.Ratio.median}
 		if c.Subject == "fleets" {
-			s.load, _, _ = strings.Cut(s.load, sizeOfFleet)
-			s.figure = ""
+			s.load, s.figure = "tasks", ""
+			if strings.HasPrefix(c.load, "`Mutex`") {
+				s.load = "`Mutex`"
+			}
 		}
-		i := slices.IndexFunc(all, func(x slower) bool { return x.load == s.load && x.figure == s.figure && x.peer == s.peer })
+		i := slices.IndexFunc(all, func(x slower) bool {
+			return x.subject == s.subject && x.load == s.load && x.figure == s.figure && x.peer == s.peer
+		})
 		if i < 0 {
 			all = append(all, s)
 			continue
@@ -368,16 +372,19 @@ func (p *page) Slower() string {
 	}
 	var text strings.Builder
 	var last slower
-	for _, s := range all {
+	for i, s := range all {
+		newLoad := s.subject != last.subject || s.load != last.load
 		switch {
-		case s.load != last.load:
-			text.WriteString("\n- " + s.load + ": ")
+		case s.subject != last.subject:
+			text.WriteString(strings.Repeat(" |\n", min(i, 1)) + "| " + s.subject + " | " + s.load + " | ")
+		case newLoad:
+			text.WriteString(" |\n|  | " + s.load + " | ")
 		case s.figure != last.figure:
 			text.WriteString("; ")
 		default:
 			text.WriteString(", ")
 		}
-		if s.figure != "" && (s.load != last.load || s.figure != last.figure) {
+		if s.figure != "" && (newLoad || s.figure != last.figure) {
 			text.WriteString(s.figure + ": ")
 		}
 		text.WriteString(s.peer + " " + times(s.least))
@@ -386,6 +393,9 @@ func (p *page) Slower() string {
 		}
 		text.WriteString("x")
 		last = s
+	}
+	if len(all) > 0 {
+		text.WriteString(" |\n")
 	}
 	return text.String()
 }

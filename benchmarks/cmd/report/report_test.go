@@ -177,11 +177,11 @@ func TestShort(t *testing.T) {
 func TestSlower(t *testing.T) {
 	t.Parallel()
 	p := read(t, "netty: 4.1\n"+twoRounds, row{load: "rate", what: "per second", key: wheelKey("Rate", "pairs/s"), more: true})
-	require.Equal(t, "\n- timers: rate: per second: Netty 4.1 0.35x", p.Slower())
+	require.Equal(t, "| timers | rate | per second: Netty 4.1 0.35x |\n", p.Slower())
 
 	p = read(t, fleetResults)
 	p.tables = []table{fleetSections(true)}
-	require.Equal(t, "\n- fleets: `Mutex` held for 2 ms: bsm/redislock 0.80–0.98x", p.Slower())
+	require.Equal(t, "| fleets | `Mutex` | bsm/redislock 0.80–0.98x |\n", p.Slower())
 }
 
 func TestGoals(t *testing.T) {

@@ -157,7 +157,7 @@ func locks(full bool) table {
 			goals: []goal{{"bsm", 1.8, ""}, {"rueidislock", 1.25, "The rounds scatter around the goal."}},
 		},
 		{what: "µs of the client's processor time for a pair", key: k(many+"cancellable", "client-us/pair")},
-		{what: "µs of the server's processor time for a pair", short: true, key: k(many+"cancellable", "server-us/pair")},
+		{what: "µs of the server for a pair", short: true, key: k(many+"cancellable", "server-us/pair")},
 		{load: "64 goroutines want one name", what: "sections per second", short: true, key: k("HotName/processes=1/goroutines=64", "sections/s"), more: true},
 		{load: "4 processes of 16 goroutines want one name", what: "sections per second", short: true, key: k(fleet, "sections/s"), more: true},
 		{what: "sections of the process with fewest, to that with most", key: k(fleet, "fairness"), more: true},
@@ -223,13 +223,13 @@ func semaphores() table {
 				return figures.Key{Package: "semaphores", Bench: load.bench, Unit: unit}
 			}
 			leased := kind == "leased"
-			pairs := row{load: kind + ", " + load.what, what: "pairs per second", key: k("pairs/s"), more: true, short: leased}
+			pairs := row{load: kind + ", " + load.what, what: "pairs per second", key: k("pairs/s"), more: true, short: leased && load.what != "64 goroutines, a name for each"}
 			if leased && load.goal > 0 {
 				pairs.goals = []goal{{"polling", load.goal, whyScripts}}
 			}
 			t.rows = append(t.rows, pairs)
 			if !load.wait {
-				t.rows = append(t.rows, row{what: "µs of the server's processor time for a pair", key: k("server-us/pair")})
+				t.rows = append(t.rows, row{what: "µs of the server for a pair", key: k("server-us/pair")})
 			}
 			if load.wait {
 				t.rows = append(t.rows, row{what: "ms of waiting, 99 %", key: k("wait-p99-ms"), short: leased},
@@ -246,7 +246,7 @@ func tasks(n func(int) string) table {
 	atMost := func(v float64) []goal { return []goal{{"", v, ""}} }
 	t := table{"tasks", "cogwheel", []string{"asynq", "asynq-fast"}, nil}
 	for _, rate := range []string{"2000", "10000"} {
-		bench, server := "Evenly/rate="+rate, row{what: "µs of the server's processor time for a task", key: k("Evenly/rate="+rate, "server-us/task"), short: rate == "2000"}
+		bench, server := "Evenly/rate="+rate, row{what: "µs of the server for a task", key: k("Evenly/rate="+rate, "server-us/task"), short: rate == "2000"}
 		if rate == "2000" {
 			server.goals = []goal{{"", 75, whyTimely}, {"asynq", 1, whyTimely}}
 		}
@@ -267,7 +267,7 @@ func tasks(n func(int) string) table {
 			load: readable(n(20_000)) + " without a delay", what: "tasks per second", key: k("AtOnce", "tasks/s"), more: true, short: true,
 			goals: []goal{{"asynq", 4, whyBoth}},
 		},
-		row{what: "µs of the server's processor time for a task", key: k("AtOnce", "server-us/task"), goals: atMost(35)},
+		row{what: "µs of the server for a task", key: k("AtOnce", "server-us/task"), goals: atMost(35)},
 		row{
 			load: readable(n(100_000)) + " pending, none due", what: "commands per second of a process", key: k("Waiting", "commands/s"), short: true,
 			goals: atMost(0.5),
