@@ -80,7 +80,7 @@ func TestServe_ALostLeaseIsNoFailure(t *testing.T) {
 
 // A task that waits for a worker does not begin after its lease is lost, for it may run in another process. The worker
 // goes on, also if a hook ends its goroutine.
-// Guarantees: D19.
+// Guarantees: A3.
 func TestServe_ATaskWhoseLeaseIsLostDoesNotBegin(t *testing.T) {
 	t.Parallel()
 	hooks := delay.Hooks{Ended: func(delay.Event) { runtime.Goexit() }}

@@ -311,7 +311,7 @@ func TestClient_HooksAndStats(t *testing.T) {
 }
 
 // Large payloads share no call that would block Redis, and each is whole.
-// Guarantees: D15.
+// Guarantees: A1.
 func TestQueue_LargePayloads(t *testing.T) {
 	t.Parallel()
 	q := newClient(t, redistest.Shared(t).Client(t)).Queue(redistest.Name(t))

@@ -17,7 +17,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Guarantees: D15.
+// Guarantees: A1.
 func TestQueue_RefusesBadInput(t *testing.T) {
 	t.Parallel()
 	rdb, name, ctx := redistest.Shared(t).Client(t), redistest.Name(t), t.Context()
@@ -61,7 +61,7 @@ func TestQueue_RefusesBadInput(t *testing.T) {
 	require.Empty(t, rdb.Keys(ctx, "{"+name+"*").Val())
 }
 
-// Guarantees: D15.
+// Guarantees: A2.
 func TestQueue_RefusesKeysOfAnotherKind(t *testing.T) {
 	t.Parallel()
 	rdb, name, ctx := redistest.Shared(t).Client(t), redistest.Name(t), t.Context()
@@ -74,7 +74,7 @@ func TestQueue_RefusesKeysOfAnotherKind(t *testing.T) {
 }
 
 // Serve looks at all keys before it claims a task.
-// Guarantees: D15.
+// Guarantees: A2.
 func TestServe_RefusesKeysOfAnotherKindBeforeItClaims(t *testing.T) {
 	t.Parallel()
 	for _, part := range []string{"later", "failed", "since", "tasks", "attempts", "running", "token", "paused"} {
@@ -93,7 +93,7 @@ func TestServe_RefusesKeysOfAnotherKindBeforeItClaims(t *testing.T) {
 }
 
 // Whatever else happens at that time, a Serve that returns because the wheel stops says so.
-// Guarantees: D17.
+// Guarantees: A4.
 func TestServe_SaysThatTheWheelHasStopped(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()

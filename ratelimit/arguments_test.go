@@ -93,7 +93,7 @@ func TestArguments_NoPermits(t *testing.T) {
 }
 
 // What is wrong with the arguments is an *InvalidError, which all packages share.
-// Guarantees: Q8.
+// Guarantees: A1.
 func TestArguments_Refused(t *testing.T) {
 	t.Parallel()
 	c, rdb, trips, name := shared(t)

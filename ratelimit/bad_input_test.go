@@ -14,7 +14,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// Guarantees: Q8.
+// Guarantees: A1.
 func TestRatelimit_RefusesBadInput(t *testing.T) {
 	t.Parallel()
 	c, rdb, trips, name := shared(t)

@@ -11,7 +11,7 @@ import (
 )
 
 // What is no log of this form is refused by every call and left as it is.
-// Guarantees: Q23.
+// Guarantees: A2.
 func TestStoredLimiter_LeavesWhatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	for _, counted := range []bool{false, true} { // whether this process has had the log counted before

@@ -20,7 +20,7 @@ func stopWheel(t *testing.T, w *wheel.Wheel) {
 }
 
 // Without probes nothing would close the breaker again.
-// Guarantees: Q32.
+// Guarantees: A4.
 func TestBreaker_AsksRedisAgainWhenTheWheelIsStopped(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
@@ -48,7 +48,7 @@ type anyClient redis.UniversalClient
 type unknown struct{ anyClient }
 
 // The timeout of a decision is an entry on the wheel.
-// Guarantees: Q32.
+// Guarantees: A4.
 func TestAllow_KeepsItsTimeoutWithoutAWheel(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()

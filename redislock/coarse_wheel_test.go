@@ -15,7 +15,7 @@ import (
 
 // On a wheel with long ticks a holder still learns of the end of its lease before the next holder acquires.
 // Leases that are too short for that are refused.
-// Guarantees: L17.
+// Guarantees: A1.
 func TestMutex_OnACoarseWheel(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()

@@ -15,7 +15,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-// Guarantees: L17.
+// Guarantees: A1.
 func TestRedislock_RefusesBadInput(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -140,7 +140,7 @@ func TestErr_ReportsInvalidNamesAndOptions(t *testing.T) {
 	require.Zero(t, dialer.Conns())
 }
 
-// Guarantees: E1.
+// Guarantees: A6.
 func TestErrors_AreOneLineWithOnePrefix(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

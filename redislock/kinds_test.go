@@ -107,7 +107,7 @@ func TestKinds(t *testing.T) {
 }
 
 // What TryLock of each kind returns while another client holds the name.
-// Guarantees: L33.
+// Guarantees: A2.
 func TestKinds_RefuseEachOther(t *testing.T) {
 	t.Parallel()
 	const (

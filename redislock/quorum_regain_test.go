@@ -330,7 +330,7 @@ func TestQuorum_RegainsNothingWithoutAValidMajority(t *testing.T) {
 
 // A part that was freed by force stays free, whether or not the Quorum was notified. So the hold ends when a majority
 // was freed, however slowly.
-// Guarantees: L32.
+// Guarantees: L57.
 func TestQuorum_RegainsNothingThatWasFreedByForce(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()

@@ -99,7 +99,7 @@ func TestUnlock_WakesItsOwnProcessWithoutRightsToChannels(t *testing.T) {
 }
 
 // The user lacks a command that a lock needs. The call returns an error and leaves no key without an expiry.
-// Guarantees: L41.
+// Guarantees: A5.
 func TestKinds_WithoutARight(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -32,7 +32,7 @@ func onWheel(t *testing.T, tick time.Duration, f func(t *testing.T, r *renewal.R
 
 // However long a tick is, a holder hears of the end of its lease before the backend can give the key to
 // another.
-// Guarantees: L17.
+// Guarantees: A1.
 func TestRenewer_AnnouncesInTimeOnACoarseWheel(t *testing.T) {
 	for _, tick := range []time.Duration{time.Millisecond, 17 * time.Millisecond, 100 * time.Millisecond, time.Second} {
 		for _, ticks := range []int{10, 11, 25, 100} {
@@ -85,7 +85,7 @@ func TestRenewer_KeepsTheShortestLeasesOfACoarseWheel(t *testing.T) {
 	})
 }
 
-// Guarantees: L17.
+// Guarantees: A1.
 func TestRenewer_RefusesLeasesTooShortForItsWheel(t *testing.T) {
 	onWheel(t, 50*time.Millisecond, func(t *testing.T, r *renewal.Renewer) {
 		_, err := r.Watch(renewal.Spec{Key: "k", ID: "1", TTL: 499 * time.Millisecond, SentAt: time.Now()})

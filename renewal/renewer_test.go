@@ -133,7 +133,7 @@ func TestRenewer_TellsTheHolderWhenTheWheelStops(t *testing.T) {
 	})
 }
 
-// Guarantees: L17.
+// Guarantees: A1.
 func TestRenewer_RefusesBadInput(t *testing.T) {
 	w, err := wheel.New()
 	require.NoError(t, err)

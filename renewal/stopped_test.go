@@ -16,7 +16,7 @@ import (
 )
 
 // A wheel that is stopped before the Renewer announces the end of every lease, in whatever state that is.
-// Guarantees: L51.
+// Guarantees: A4.
 func TestRenewer_LosesItsLeasesWhenTheWheelIsStopped(t *testing.T) {
 	errOwn := errors.New("the error of a Spec")
 	for name, at := range map[string]struct {

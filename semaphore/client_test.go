@@ -90,7 +90,7 @@ func TestNew_RefusesAClientWithoutAReadTimeout(t *testing.T) {
 	requireInvalid(t, err, "client")
 }
 
-// Guarantees: E1.
+// Guarantees: A6.
 func TestErrors_AreOneLineAndNameTheirObjectOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -62,7 +62,7 @@ func callbackError(begin func(f func(error))) error {
 	return <-got
 }
 
-// Guarantees: S16.
+// Guarantees: A1.
 func TestSemaphores_RefuseBadInput(t *testing.T) {
 	t.Parallel()
 	const tooMany = semaphore.MaxPermits + 1
@@ -195,7 +195,7 @@ func TestSemaphore_InvalidReleasesAddNoPermits(t *testing.T) {
 }
 
 // A key of another kind is reported and not changed.
-// Guarantees: S16.
+// Guarantees: A2.
 func TestSemaphores_WrongKind(t *testing.T) {
 	t.Parallel()
 	words := func(c *redis.Client, key string) error { return c.Set(context.Background(), key, "words", 0).Err() }
@@ -240,7 +240,7 @@ func TestSemaphores_WrongKind(t *testing.T) {
 }
 
 // A Semaphore and a FairSemaphore cannot share a name: the one that is set second is refused.
-// Guarantees: S16.
+// Guarantees: A2.
 func TestSemaphore_FairAndUnfairOfOneNameRefuseEachOther(t *testing.T) {
 	t.Parallel()
 	c, _, name := newSharedClient(t)

@@ -37,7 +37,7 @@ func TestWheel_CallbacksMayUseTheWheel(t *testing.T) {
 	})
 }
 
-// Guarantees: W8.
+// Guarantees: A3.
 func TestWheel_APanicHarmsNoOtherEntry(t *testing.T) {
 	boom := errors.New("boom")
 	eachExecutor(t, func(t *testing.T, e wheel.Executor) {

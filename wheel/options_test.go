@@ -13,7 +13,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Guarantees: W19, L17.
+// Guarantees: A1.
 func TestNew_RefusesBadOptionsByNameAndValue(t *testing.T) {
 	t.Parallel()
 	cases := []struct {
@@ -58,7 +58,7 @@ func requireInvalid(t *testing.T, err error) {
 	require.NotContains(t, err.Error(), "\n")
 }
 
-// Guarantees: W19.
+// Guarantees: A1.
 func TestNew_OfAnOptionGivenTwiceTheLastCounts(t *testing.T) {
 	t.Parallel()
 	var first, last, called counter
@@ -101,7 +101,7 @@ func TestNew_AcceptsTheWholeRangeOfOptions(t *testing.T) {
 	}
 }
 
-// Guarantees: W19.
+// Guarantees: A1.
 func TestWheel_RefusesNilArgumentsAndBadPeriods(t *testing.T) {
 	t.Parallel()
 	w := newWheel(t)

@@ -406,7 +406,7 @@ func TestByMetadata(t *testing.T) {
 // onlyAllows is a Limiter without TryReserve.
 type onlyAllows struct{ grpclimit.Limiter }
 
-// Guarantees: Q8.
+// Guarantees: A1.
 func TestNew_RefusesWhatCouldOnlyFailLater(t *testing.T) {
 	t.Parallel()
 	c := limits(t, redistest.Shared(t).Client(t))

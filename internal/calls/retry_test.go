@@ -188,7 +188,7 @@ func TestSender_ACallWhoseScriptWasInterruptedIsAmbiguous(t *testing.T) {
 	})
 }
 
-// Guarantees: L51.
+// Guarantees: A4.
 func TestSender_RepeatsNothing(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(s *calls.Sender){

@@ -206,7 +206,7 @@ func TestQueue_Close(t *testing.T) {
 }
 
 // A wheel that is stopped, before a release or while it waits, delays none, and Close sends again what fails.
-// Guarantees: L11, L51, S21.
+// Guarantees: L11, A4.
 func TestQueue_OnAStoppedWheel(t *testing.T) {
 	failsTwice := func(_ string, n int) error {
 		if n < 2 {

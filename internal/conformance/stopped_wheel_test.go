@@ -278,7 +278,7 @@ func TestStoppedWheel_KnowsEveryFunctionThatMayWait(t *testing.T) {
 	require.ElementsMatch(t, slices.Collect(maps.Keys(known)), functionsWithContext(t))
 }
 
-// Guarantees: L51, Q32, S21, D17.
+// Guarantees: A4.
 func TestStoppedWheel_EndsEveryWait(t *testing.T) {
 	t.Parallel()
 	for what, wait := range waits {
@@ -334,7 +334,7 @@ func lostBy(t *testing.T, held hold) error {
 	return held.Err()
 }
 
-// Guarantees: L51, S21.
+// Guarantees: A4.
 func TestStoppedWheel_LosesEveryHold(t *testing.T) {
 	t.Parallel()
 	for what, take := range map[string]func(ctx context.Context, l *onAWheel) (hold, error){
@@ -416,7 +416,7 @@ func TestStoppedWheel_LosesEveryHold(t *testing.T) {
 }
 
 // A wheel may be stopped while Redis hangs: then calls are in flight, or pause before they try again.
-// Guarantees: L51.
+// Guarantees: A4.
 func TestStoppedWheel_EndsCallsWhileRedisHangs(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
@@ -467,7 +467,7 @@ func TestStoppedWheel_EndsCallsWhileRedisHangs(t *testing.T) {
 }
 
 // A Close after the stop of the wheel releases what it can and returns.
-// Guarantees: L51, S21, D17.
+// Guarantees: A4.
 func TestStoppedWheel_ClosesReturn(t *testing.T) {
 	t.Parallel()
 	l := newOnAWheel(t)

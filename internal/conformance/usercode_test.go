@@ -88,7 +88,7 @@ func on[E any](u *userCode, set bool) func(E) {
 // A function of the user that panics, or ends its goroutine as FailNow of package testing does, has failed: the log has
 // that, and nobody else notices. See CONTRIBUTING.md.
 //
-// Guarantees: L52, Q36, S24, D19.
+// Guarantees: L52, A3.
 func TestUserCode(t *testing.T) {
 	t.Parallel()
 	type row struct {

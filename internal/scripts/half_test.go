@@ -275,7 +275,7 @@ func (b *bench) calledByUser(s scenario) {
 
 // Whatever right a user lacks, and whatever its keys hold, a script leaves the state before or the complete
 // one.
-// Guarantees: L41, Q28, D16.
+// Guarantees: A5, Q28.
 func TestScripts_LeaveNoHalf(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
@@ -322,7 +322,7 @@ func TestScripts_LeaveNoHalf_FindsHalves(t *testing.T) {
 
 // An operator that adds one right after the other, as the refusals ask for them, leaves nothing behind on the
 // way.
-// Guarantees: L41, D16.
+// Guarantees: A5.
 func TestScripts_LeaveNoHalf_RightsGivenOneByOne(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

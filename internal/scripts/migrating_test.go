@@ -207,7 +207,7 @@ func (b *slotBench) faults(plain scenario) (faults []string) {
 
 // While a slot of a cluster migrates, a script that has emptied a key may not touch it again. So a script leaves the
 // state before or the complete one, whichever keys have moved, and does not fail after it has begun.
-// Guarantees: L45, D16.
+// Guarantees: L45, A5.
 func TestScripts_LeaveNoHalf_WhileTheirSlotMigrates(t *testing.T) {
 	t.Parallel()
 	b := newSlotBench(t)

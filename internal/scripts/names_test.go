@@ -9,7 +9,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// Guarantees: L17.
+// Guarantees: A1.
 func TestCheckName(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{

@@ -203,7 +203,7 @@ func TestWriteAcquire(t *testing.T) {
 }
 
 // Plain and read/write locks refuse each other's keys, and both refuse keys of other types.
-// Guarantees: L33.
+// Guarantees: A2.
 func TestRW_RefusesOtherKinds(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

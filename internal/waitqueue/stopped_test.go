@@ -13,7 +13,7 @@ import (
 )
 
 // TestGroup_EndsWithTheWheel stops the wheel of a Group whose callers wait for a poll, or for an attempt.
-// Guarantees: L51.
+// Guarantees: A4.
 func TestGroup_EndsWithTheWheel(t *testing.T) {
 	for name, inFlight := range map[string]bool{"parked": false, "an attempt is in flight": true} {
 		t.Run(name, func(t *testing.T) {

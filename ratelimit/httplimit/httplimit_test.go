@@ -415,7 +415,7 @@ func TestMiddleware_FailOpenHoldsForRequestsWithADeadline(t *testing.T) {
 // onlyAllows is a Limiter without TryReserve.
 type onlyAllows struct{ httplimit.Limiter }
 
-// Guarantees: Q8.
+// Guarantees: A1.
 func TestNew_RefusesWhatCouldOnlyFailLater(t *testing.T) {
 	t.Parallel()
 	c := limits(t, redistest.Shared(t).Client(t))
