@@ -87,9 +87,11 @@ var texts = []struct {
 	class Class
 }{
 	{"max number of clients", Unavailable},
-	{"attempted to access a non local key", Unavailable}, // a slot is on the move
-	{"while the cluster is down", Unavailable},           // a command of a script
-	{"script killed by user", Unavailable},               // it had not written
+	{"attempted to access a non local key", Unavailable},                        // a slot is on the move
+	{"undeclared keys were accessed during rehashing of the slot", Unavailable}, // the same, of several keys
+	{"attempted to access a slot not served", Unavailable},                      // as CLUSTERDOWN, of a command of a script
+	{"while the cluster is down", Unavailable},                                  // likewise
+	{"script killed by user", Unavailable},                                      // it had not written
 
 	{"without any password configured", LoginRefused},
 	{"but no password is set", LoginRefused},

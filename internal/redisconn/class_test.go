@@ -157,6 +157,7 @@ func TestMigrating(t *testing.T) {
 		"ERR Script attempted to access a non local key in a cluster node script: c6a3":                                           true,
 		"Lua script attempted to access a non local key in a cluster node":                                                        true, // Redis 6.2
 		"ERR Error running script (call to f_1): @user_script:3: @user_script: 3: Lua script attempted to access a non local key": true,
+		"ERR Unable to execute command 'mget' in script because undeclared keys were accessed during rehashing of the slot":       true, // 7.2
 		"MOVED 1 127.0.0.1:7000": false,
 		"WRONGTYPE Operation":    false,
 	} {

@@ -35,19 +35,24 @@ func Answer(err error) (text string, inScript, ok bool) {
 	return text, text != answer.Error(), true
 }
 
-// nonLocalKey is how a node of a cluster refuses a command of a script; Redis 6.2 and 7 say different things before it.
-const nonLocalKey = "attempted to access a non local key"
+// A node of a cluster refuses a command of a script with one of these, if one or several keys of the command are not all
+// there. Redis 6.2 and 7 say different things before the first; the second came with Redis 7.2.
+const (
+	nonLocalKey  = "attempted to access a non local key"
+	nonLocalKeys = "undeclared keys were accessed during rehashing of the slot"
+)
 
-// Interrupted reports whether a command of a script was refused because its key was not on the node while a slot
+// Interrupted reports whether a command of a script was refused because its keys were not on the node while a slot
 // migrated. The script may have written before.
 func Interrupted(err error) bool {
 	answer, ok := errors.AsType[redis.Error](err)
-	return ok && strings.Contains(answer.Error(), nonLocalKey)
+	return ok && (strings.Contains(answer.Error(), nonLocalKey) || strings.Contains(answer.Error(), nonLocalKeys))
 }
 
-// before7 matches the prefix that servers before Redis 7, KeyDB and Dragonfly add to an error of a script.
+// before7 matches the prefix that servers before Redis 7, KeyDB and Dragonfly add to an error of a script. The error of
+// a pcall that the script returns has the second part alone.
 var before7 = regexp.MustCompile(
-	`^ERR Error running script \(call to (?:f_)?[0-9a-f]+\): (?:@\w+:\d+: )?(?:@\w+: ?\d+: )?-?`)
+	`^(?:ERR Error running script \(call to (?:f_)?[0-9a-f]+\): (?:@\w+:\d+: )?(?:@\w+: ?\d+: )?|@\w+: ?\d+: )-?`)
 
 // from7 matches the text that Redis 7 and later add after an error of a script.
 var from7 = regexp.MustCompile(` script: [0-9a-f]+, on @\w+:\d+\.?$`)

@@ -40,6 +40,8 @@ func TestPlain(t *testing.T) {
 		"ERR Error running script (call to f_0a1b2c): @user_script:12: @user_script: 12: Unknown Redis command called":         "Unknown Redis command called",
 		"READONLY You can't write against a read only replica. script: 9d1c, on @user_script:3.":                               "READONLY You can't write against a read only replica.",
 		"ERR Error running script (call to f_0a1b2c): @user_script:12: -READONLY You can't write against a read only replica.": "READONLY You can't write against a read only replica.",
+		"@user_script: 255: -READONLY You can't write against a read only replica.":                                            "READONLY You can't write against a read only replica.",
+		"@user_script: 12: The user executing the script can't access at least one of the keys":                                "The user executing the script can't access at least one of the keys",
 		"ERR ACL failure in script: User u has no permissions to run the 'set' command script: 9d1c, on @user_script:3.":       "ERR ACL failure in script: User u has no permissions to run the 'set' command",
 		"ERR unknown command 'evalsha', with args beginning with: '2fd5' '1' 'lock' ":                                          "ERR unknown command 'evalsha'",
 		"ERR unknown command `evalsha`, with args beginning with: `2fd5`, `1`, ":                                               "ERR unknown command `evalsha`",
