@@ -36,11 +36,11 @@ if type(record) == 'string' or fair then
 end
 
 -- A fair semaphore grants more than what is kept for the waiter only to requests that came before the first one in the line of the others,
--- which came at others_came. It grants nothing to a user without the right to see it.
+-- which came at others_came. It grants nothing to a user whom Redis does not let see it; while a slot migrates, all others may be there.
 local others_came, own_turn, blocked = nil, false, false
 if fair then
   local first = redis.pcall('ZRANGE', line, 0, 1, 'WITHSCORES')
-  if first.err and string.find(first.err, 'The user executing', 1, true) then
+  if first.err and not string.find(first.err, 'attempted to access a non local key', 1, true) then
     return first
   end
   own_turn = first[1] ~= nil and first[1] == waiter
