@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"regexp"
+	"slices"
 	"testing"
 	"time"
 
@@ -17,7 +18,10 @@ import (
 )
 
 // clusterRights are those that a cluster needs beside those of a single server, as docs/operations.md says.
-var clusterRights = []string{"+cluster|slots", "+command", "+spublish", "+ssubscribe", "+sunsubscribe", "+pubsub|shardnumsub"}
+var (
+	clusterRights  = []string{"+cluster|slots", "+command"}
+	shardingRights = []string{"+spublish", "+ssubscribe", "+sunsubscribe", "+pubsub|shardnumsub"} // from Redis 7 on
+)
 
 // With the documented rights locks work in a cluster, waiters are woken, and Check names the right that one of
 // the nodes lacks, and that node.
@@ -26,10 +30,14 @@ func TestCheck_Cluster(t *testing.T) {
 	cluster := redistest.SharedCluster(t)
 	documented, err := os.ReadFile("../docs/operations.md")
 	require.NoError(t, err)
-	for _, right := range clusterRights {
+	for _, right := range slices.Concat(clusterRights, shardingRights) {
 		require.Regexp(t, "[` ]"+regexp.QuoteMeta(right)+"[`\\s]", string(documented))
 	}
 	rights := append(redistest.DocumentedRights(t, "redislock", "TestCheck"), clusterRights...)
+	publish, subscribe := "+publish", "+subscribe"
+	if redistest.HasShardedChannels(t) {
+		rights, publish, subscribe = append(rights, shardingRights...), "+spublish", "+ssubscribe"
+	}
 	connect := func(name string, without map[*redistest.Server]string) *redis.ClusterClient {
 		var login func(*redis.Options)
 		for _, s := range cluster.Nodes() {
@@ -85,7 +93,7 @@ func TestCheck_Cluster(t *testing.T) {
 	})
 
 	node := cluster.Owner(t, names[0])
-	for _, right := range []string{"+spublish", "+ssubscribe", "+command", "+pexpire", "~redisson_lock_queue:{TestCheck*"} {
+	for _, right := range []string{publish, subscribe, "+command", "+pexpire", "~redisson_lock_queue:{TestCheck*"} {
 		c := newClient(t, connect("some", map[*redistest.Server]string{node: right}))
 		report, _ := check(c)
 		require.Len(t, report.Missing(), 1, "%s: %v", right, report)

@@ -178,6 +178,11 @@ func (n *node) judgeVersion() {
 	}
 }
 
+// before7 reports whether the server tells that it is older than Redis 7.
+func (n *node) before7() bool {
+	return n.server.Name == "redis" && n.server.Version != "" && older(n.server.Version, "7")
+}
+
 // older reports whether a version is older than another.
 func older(version, than string) bool {
 	numbers := func(v string) (n []int) {
@@ -212,7 +217,8 @@ func (n *node) judgeCommands(wanted rights, errs map[string]error) {
 		case v == unreachable:
 			n.unreachable(err)
 			return
-		case v == noCommand, v == notThere && command != "pubsub|shardnumsub": // before Redis 7 nothing is sharded
+		case command == "pubsub|shardnumsub" && (v == notThere || n.before7()): // nothing is sharded
+		case v == noCommand, v == notThere:
 			as := lack{v, use.level, consequence(use)}
 			lacks[as] = append(lacks[as], command)
 			all = false
