@@ -61,11 +61,14 @@ func cancelledInFlightLeavesNoKeys(t *testing.T, lut *lockUnderTest) {
 		<-cancelled.done
 		require.ErrorIs(t, cancelled.err, context.Canceled)
 		require.NotErrorIs(t, cancelled.err, redislock.ErrLocked)
-		other := mustLock(t, lut.conflictingMutex(lut.newClient(t)))
+		waiter := lut.newClient(t)
+		other := mustLock(t, lut.conflictingMutex(waiter))
 		require.Less(t, time.Since(start), 20*time.Second, "long before the lease ends")
 		mustUnlock(t, other)
 		require.NoError(t, c.Close(within(t, patience)))
+		require.NoError(t, waiter.Close(within(t, patience)))
 		lut.requireNoKeys(t)
+		poll(t, func() bool { return len(lut.channelsWith(t, lut.name)) == 0 }) // or the next client yields to who listens
 	}
 }
 

@@ -45,8 +45,11 @@ func inOneSlot(s scenario) scenario {
 	}
 	s.args = slices.Clone(s.args)
 	for i, arg := range s.args {
-		if arg == "c:n" { // the channel to which a line belongs
+		switch {
+		case arg == "c:n": // the channel to which a line belongs
 			s.args[i] = "c:" + slotTag + "n"
+		case arg == "c" && i > 0 && s.args[i-1] == "PUBLISH": // its line is in the slot too
+			s.args[i] = "c:" + slotTag
 		}
 	}
 	if s.script == scripts.ReadRelease {
