@@ -15,7 +15,8 @@
 // Rights are different, because Redis checks them for each command. So a script does one of three things: it writes
 // with one command alone; it proves the right to each further command by a call that changes nothing, such as ZREM of
 // no member; or it undoes earlier writes by a command that was not refused. Messages to waiters are hints and never
-// fail a call. [TestScripts_LeaveNoHalf] revokes every command of every script.
+// fail a call. [TestScripts_LeaveNoHalf] revokes every command of every script. The texts of errors inside a script
+// differ between servers, so a script tells apart no more than WRONGTYPE and the refusal of a slot that migrates.
 //
 // KEYS are keys alone, without channels: while a slot of a cluster migrates, Redis refuses a call if some of its keys
 // are absent. It also refuses a command of the script if the key of the command is absent. So a script reads first,

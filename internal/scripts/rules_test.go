@@ -24,8 +24,12 @@ var (
 	assigned  = regexp.MustCompile(`(?m)^\s*([A-Za-z_][\w, ]*?)\s*=[^=]`)
 	declared  = regexp.MustCompile(`(?:local\s+|for\s+)([\w\s,]+?)(?:=|\sin\s|\n)|function\s*\w*\(([\w\s,]*)\)`)
 	comments  = regexp.MustCompile(`(?s)--\[\[.*?\]\]|--[^\n]*`)
+	errorText = regexp.MustCompile(`string\.\w+\([\w.\[\]]*\berr, '([^']*)'`)
 	tables    = regexp.MustCompile(`\{[^{}]*\}`)
 )
+
+// sameOnAll are the texts of errors that all servers give in a script alike.
+var sameOnAll = []string{"WRONGTYPE", "attempted to access a non local key"}
 
 // broken returns what is wrong with the text of a script's file, and with that of the script that includes
 // what it wants, by the rules of doc.go.
@@ -50,6 +54,11 @@ func broken(file, expanded string) (faults []string) {
 	}
 	if len(runs.FindAllString(code, -1)) != len(runsNamed.FindAllString(code, -1)) {
 		faults = append(faults, "a command that is not named where it is run")
+	}
+	for _, found := range errorText.FindAllStringSubmatch(code, -1) {
+		if !slices.Contains(sameOnAll, found[1]) {
+			faults = append(faults, "a decision by the text of an error, which another server gives another text: "+found[1])
+		}
 	}
 	if function.MatchString(code) {
 		faults = append(faults, "a global function")
@@ -139,6 +148,7 @@ func TestScripts_RulesHaveTeeth(t *testing.T) {
 		"a call by name":     head + "local call = redis.call\ncall('GET', KEYS[1])\n",
 		"a call without ()":  head + "redis.call 'TIME'\n",
 		"in lower case":      head + "redis.call('get', KEYS[1])\n",
+		"the text of one":    head + "local got = redis.pcall('GET', KEYS[1])\nreturn string.find(got.err, 'NOPERM')\n",
 		"a PUBLISH":          head + "redis.call('PUBLISH', 'c', 1)\n",
 	} {
 		t.Run(name, func(t *testing.T) {
