@@ -196,8 +196,50 @@ func (w *world) judgeLine(calls []*history.Call, rules check.Rules, events []his
 		each += kept // another process that is woken meanwhile finds less than it wants
 	}
 	bound := w.handOver() + time.Duration(failures)*each
-	waits := check.Progress(check.Running(calls, stops), rules, 0, w.unknown(calls, stops))
-	return check.NoneStrands(waits, bound)
+	hindered := append(w.unknown(calls, stops), together(events, stops, int64(each))...)
+	slices.SortFunc(hindered, byStart)
+	return check.NoneStrands(check.Progress(check.Running(calls, stops), rules, 0, hindered), bound)
+}
+
+func byStart(a, b check.Span) int { return cmp.Compare(a.From, b.From) }
+
+// together returns the times in which two processes do not answer. If they are the one that was woken and its guard, a
+// poll ends the wait, or the first of them to go on. One that was killed does not, and its guard knows after a while.
+func together(events []history.Event, stops map[int][]check.Span, guarded int64) (spans []check.Span) {
+	type failure struct {
+		process int
+		check.Span
+		killed bool
+	}
+	var failures []failure
+	for p, of := range stops {
+		for _, s := range of {
+			failures = append(failures, failure{process: p, Span: s})
+		}
+	}
+	for _, e := range events {
+		if e.Step == history.Killed {
+			failures = append(failures, failure{history.ProcessOf(e.Client), check.Span{From: e.At, To: e.At + guarded}, true})
+		}
+	}
+	for i, a := range failures {
+		for _, b := range failures[:i] {
+			from, to := max(a.From, b.From), min(a.To, b.To)
+			if a.process == b.process || from >= to {
+				continue
+			}
+			switch {
+			case a.killed && b.killed:
+				to = history.Never
+			case a.killed:
+				to = b.To
+			case b.killed:
+				to = a.To
+			}
+			spans = append(spans, check.Span{From: from, To: min(to, history.Never-guarded) + guarded})
+		}
+	}
+	return spans
 }
 
 // unknown returns the times in which a process that failed may hold an object without having been told: its request was
@@ -216,7 +258,7 @@ func (w *world) unknown(calls []*history.Call, stops map[int][]check.Span) (span
 			failed(c, s.From)
 		}
 	}
-	slices.SortFunc(spans, func(a, b check.Span) int { return cmp.Compare(a.From, b.From) })
+	slices.SortFunc(spans, byStart)
 	return spans
 }
 
