@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -204,13 +205,40 @@ func launch(dir string, args []string, conf string, env ...string) (*Server, err
 // range of outgoing connections, so that a killed server finds its ports free when it restarts.
 func freePort() int {
 	for {
-		port := 12000 + rand.IntN(10000)
-		l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))
-		if err == nil {
+		port := ownPorts() + int(lastPort.Add(1)%portsEach)
+		if l, err := listen(port); err == nil {
 			_ = l.Close()
 			return port
 		}
 	}
+}
+
+// The ports of servers, 12000 to 21999, in blocks.
+const (
+	portBlocks = 20
+	portsEach  = 10000 / portBlocks
+)
+
+var (
+	lastPort atomic.Uint64
+	claim    net.Listener // shows that the block is taken, for as long as this process runs
+)
+
+// ownPorts returns the first port of a block that no other process of tests has, and goes through the block in order:
+// a client of a server that was killed may still call its port.
+var ownPorts = sync.OnceValue(func() int {
+	block := 0
+	for _, block = range rand.Perm(portBlocks) {
+		var err error
+		if claim, err = listen(11000 + block); err == nil {
+			break
+		}
+	}
+	return 12000 + block*portsEach
+})
+
+func listen(port int) (net.Listener, error) {
+	return net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))
 }
 
 // start runs the process and waits until it serves.
