@@ -140,19 +140,28 @@ func ExampleLimiter_TryReserve() {
 	limits := newLimits()
 	complete := func(string) (used int64) { return 300 }
 	tokens := limits.Limiter("tokens", ratelimit.PerMinute(10_000))
-	r, err := tokens.TryReserve(ctx, "ada", 2000)
-	if err != nil {
-		log.Fatal(err)
-	}
-	if r.Allowed {
-		used := complete("a poem")
-		if err := r.Reservation.Settle(ctx, used); err != nil {
-			log.Print(err)
+	answer := func(prompt string, estimate int64) error {
+		r, err := tokens.TryReserve(ctx, "ada", estimate)
+		if err != nil {
+			return err // ErrExceedsLimit, for example: the estimate is above the burst
 		}
+		if !r.Allowed {
+			return fmt.Errorf("try again in %v", r.RetryAfter)
+		}
+		used := complete(prompt)
+		if err := r.Reservation.Settle(ctx, used); err != nil {
+			log.Print(err) // the answer counts as the estimate
+		}
+		return nil
 	}
+	fmt.Println(answer("a poem", 2000))
+	fmt.Println(errors.Is(answer("a novel", 20_000), ratelimit.ErrExceedsLimit))
 	state, err := tokens.Peek(ctx, "ada")
 	fmt.Println(state.Remaining >= 9700, err)
-	// Output: true <nil>
+	// Output:
+	// <nil>
+	// true
+	// true <nil>
 }
 
 // Tenants have limits of their own, which nothing is kept for.

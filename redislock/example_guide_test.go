@@ -77,7 +77,7 @@ func Example_holds() {
 		if err != nil {
 			return err
 		}
-		defer writer.Unlock(ctx)                     // does nothing after Downgrade
+		defer writer.Unlock(ctx)                     // ErrNotHeld after Downgrade
 		reader, err := prices.Downgrade(ctx, writer) // no other writer comes in between
 		if err != nil {
 			return err

@@ -70,11 +70,8 @@ func ExampleUnprocessed() {
 	}
 	for _, entry := range rest {
 		fmt.Println("left:", entry.Left.Round(time.Minute))
-		entry.Func() // or now
 	}
-	// Output:
-	// left: 1h0m0s
-	// invoice 7 is sent
+	// Output: left: 1h0m0s
 }
 
 // Sessions that end after half an hour without a request.

@@ -37,8 +37,14 @@ func (s Backend) Renew(ctx context.Context, batch *renewal.Batch) error {
 	return nil
 }
 
-// Leased calls f while it has the lease of key. The context of f ends if the lease is lost, and the error then matches
-// renewal.ErrLost.
+// Leased calls f while it has the lease of key. The context of f ends with ctx, or if the lease is lost: the error then
+// matches renewal.ErrLost. If Grant was slow, it matches that too, and f was not called: let f set a variable. Set-up,
+// once per process:
+//
+//	renewals, err := renewal.New(wheel.Default())
+//	leases, err := renewals.Destination(Backend{server})
+//	err = Leased(ctx, server, leases, "shard-3", 30*time.Second, f)
+//	err = renewals.Close(closing) // at the end, with a deadline
 func Leased(
 	ctx context.Context, server LeaseServer, leases *renewal.Destination, key string, ttl time.Duration,
 	f func(context.Context) error,
@@ -48,7 +54,11 @@ func Leased(
 	if err := server.Grant(ctx, key, id, ttl); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, server.GiveBack(context.WithoutCancel(ctx), key, id)) }()
+	defer func() {
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), ttl) // then the lease has ended, given back or not
+		defer cancel()
+		err = errors.Join(err, server.GiveBack(within, key, id))
+	}()
 	lease, err := leases.Add(renewal.Spec{Key: key, ID: id, TTL: ttl, SentAt: sentAt})
 	if err != nil {
 		return err

@@ -60,7 +60,8 @@ func (c *idleConn) Close() error {
 	return c.Conn.Close()
 }
 
-// Serve serves until ctx ends, and then stops what it started, the wheel last.
+// Serve serves until ctx ends, and then stops what it started, the wheel last. w has the timers of CloseWhenIdle, and no
+// others: those would run now.
 func Serve(ctx context.Context, server *http.Server, listener net.Listener, w *wheel.Wheel) error {
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }()
@@ -74,9 +75,7 @@ func Serve(ctx context.Context, server *http.Server, listener net.Listener, w *w
 	err := server.Shutdown(within) // no new requests; those that run may end
 	left, stopped := w.Stop(within)
 	for _, entry := range left {
-		if entry.Func != nil {
-			entry.Func() // closes a connection of CloseWhenIdle
-		}
+		entry.Func() // closes a connection of CloseWhenIdle
 	}
 	return errors.Join(err, stopped)
 }

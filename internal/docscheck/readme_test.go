@@ -127,7 +127,7 @@ func readmeWheel(ctx context.Context) error {
 		fmt.Println("request 7: answered")
 	}
 
-	left, err := w.Stop(ctx) // at the end of the program: left is what has not fired
+	left, err := w.Stop(ctx) // at the end of the program: left has the entries that have not fired
 	fmt.Println(len(left), "timers were left")
 	return err
 }
@@ -152,7 +152,13 @@ func readmeRedislock(ctx context.Context, rdb redis.UniversalClient) error {
 	if err != nil {
 		return err
 	}
-	defer locks.Close(ctx)
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second) // Redis may hang
+		defer cancel()
+		if err := locks.Close(closing); err != nil {
+			log.Print(err)
+		}
+	}()
 
 	stock := locks.Mutex("stock:42", redislock.WithLease(10*time.Second)) // renewed for as long as it is held
 	err = stock.Do(ctx, func(ctx context.Context) error {
@@ -184,7 +190,7 @@ func readmeRatelimit(ctx context.Context, limits *ratelimit.Client) error {
 func readmeSemaphore(ctx context.Context, semaphores *semaphore.Client) error {
 	exports := semaphores.Semaphore("exports", 5, semaphore.WithLease(10*time.Second))
 	return exports.Do(ctx, 1, func(ctx context.Context) error {
-		return serve(ctx) // at most five in all processes; the context ends if the permit is lost
+		return serve(ctx) // at most five in all processes; the context ends with ctx, or if the permit is lost
 	})
 }
 
