@@ -162,7 +162,7 @@ func readmeRedislock(ctx context.Context, rdb redis.UniversalClient) error {
 
 	stock := locks.Mutex("stock:42", redislock.WithLease(10*time.Second)) // renewed for as long as it is held
 	err = stock.Do(ctx, func(ctx context.Context) error {
-		return restock(ctx) // no other process holds the lock; ctx ends if the lock is lost
+		return restock(ctx) // no other process holds the lock; ctx ends with the outer ctx, or if the lock is lost
 	})
 	if errors.Is(err, redislock.ErrLost) {
 		log.Print("the lock was lost before restock returned")
