@@ -55,7 +55,7 @@ func Leased(
 		return err
 	}
 	defer func() {
-		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), ttl) // then the lease has ended, given back or not
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), ttl) // then the lease ends anyway
 		defer cancel()
 		err = errors.Join(err, server.GiveBack(within, key, id))
 	}()

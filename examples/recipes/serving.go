@@ -60,8 +60,8 @@ func (c *idleConn) Close() error {
 	return c.Conn.Close()
 }
 
-// Serve serves until ctx ends, and then stops what it started, the wheel last. w has the timers of CloseWhenIdle, and no
-// others: those would run now.
+// Serve serves until ctx ends, and then stops what it started, the wheel last. w has the timers of CloseWhenIdle alone:
+// others would run too early.
 func Serve(ctx context.Context, server *http.Server, listener net.Listener, w *wheel.Wheel) error {
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }()
