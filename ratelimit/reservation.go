@@ -119,9 +119,9 @@ func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
 //
 // If less was used than was reserved, the rest is given back, except permits that have become available meanwhile: by
 // themselves, within Burst/Rate periods of the Limit (with SlidingWindow, two) from when they could be used, or by a
-// reset of the limit. So longer calls get nothing back; docs/ratelimit-settle.md says how to reserve for them. If more was
-// used, Redis charges the difference as a debt, for which later requests wait, as far as WithDebt allows; beyond that
-// the error is a *DebtError.
+// reset of the limit. So longer calls get nothing back; docs/ratelimit-settle.md says how to reserve for them. If more
+// was used, Redis charges the difference as a debt, for which later requests wait, as far as WithDebt allows; beyond
+// that the error is a *DebtError.
 //
 // Settle blocks for one round trip, after those of concurrent calls, at most until ctx ends or the time of WithTimeout
 // has passed. The context of an HTTP or gRPC request may have ended by then: use context.WithoutCancel.

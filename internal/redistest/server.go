@@ -205,7 +205,8 @@ func launch(dir string, args []string, conf string, env ...string) (*Server, err
 // range of outgoing connections, so that a killed server finds its ports free when it restarts.
 func freePort() int {
 	for {
-		port := ownPorts() + int(lastPort.Add(1)%portsEach)
+		first, _ := ownPorts()
+		port := first + int(lastPort.Add(1)%portsEach)
 		if l, err := listen(port); err == nil {
 			_ = l.Close()
 			return port
@@ -219,14 +220,12 @@ const (
 	portsEach  = 10000 / portBlocks
 )
 
-var (
-	lastPort atomic.Uint64
-	claim    net.Listener // shows that the block is taken, for as long as this process runs
-)
+var lastPort atomic.Uint64
 
 // ownPorts returns the first port of a block that no other process of tests has, and goes through the block in order:
-// a client of a server that was killed may still call its port.
-var ownPorts = sync.OnceValue(func() int {
+// a client of a server that was killed may still call its port. The listener claims the block for as long as this
+// process runs.
+var ownPorts = sync.OnceValues(func() (first int, claim net.Listener) {
 	block := 0
 	for _, block = range rand.Perm(portBlocks) {
 		var err error
@@ -234,7 +233,7 @@ var ownPorts = sync.OnceValue(func() int {
 			break
 		}
 	}
-	return 12000 + block*portsEach
+	return 12000 + block*portsEach, claim
 })
 
 func listen(port int) (net.Listener, error) {
