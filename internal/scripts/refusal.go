@@ -35,8 +35,8 @@ func Answer(err error) (text string, inScript, ok bool) {
 	return text, text != answer.Error(), true
 }
 
-// A node of a cluster refuses a command of a script with one of these if not all keys of the command are there. Redis 6.2
-// and 7 say different things before the first. The second, for several keys, came with Redis 7.2.
+// A node of a cluster refuses a command of a script with one of these if not all keys of the command are there. Redis
+// 6.2 and 7 say different things before the first. The second, for several keys, came with Redis 7.2.
 const (
 	nonLocalKey  = "attempted to access a non local key"
 	nonLocalKeys = "undeclared keys were accessed during rehashing of the slot"

@@ -219,7 +219,8 @@ func together(events []history.Event, stops map[int][]check.Span, guarded int64)
 	}
 	for _, e := range events {
 		if e.Step == history.Killed {
-			failures = append(failures, failure{history.ProcessOf(e.Client), check.Span{From: e.At, To: e.At + guarded}, true})
+			span := check.Span{From: e.At, To: e.At + guarded}
+			failures = append(failures, failure{history.ProcessOf(e.Client), span, true})
 		}
 	}
 	for i, a := range failures {
