@@ -201,7 +201,8 @@ func TestMutex_RetriesTransientServerErrors(t *testing.T) {
 	}
 }
 
-// A server at maxmemory still grants locks of every kind. Each takes some hundred bytes and expires.
+// A server at maxmemory still grants locks of every kind, and tells their states. Each takes some hundred bytes and
+// expires.
 // Guarantees: L43.
 func TestKinds_AreGrantedAtMaxmemory(t *testing.T) {
 	t.Parallel()
@@ -215,6 +216,11 @@ func TestKinds_AreGrantedAtMaxmemory(t *testing.T) {
 	} {
 		l, err := m.Lock(within(t, patience))
 		require.NoError(t, err, name)
+		s, err := m.State(within(t, patience))
+		require.NoError(t, err, name)
+		require.Len(t, s.Holders, 1, name)
+		require.Positive(t, s.TTL, name)
+		require.Equal(t, l.Token(), s.Token, name)
 		require.NoError(t, l.Unlock(t.Context()), name)
 	}
 }

@@ -102,7 +102,8 @@ func readFair(pipe redis.Pipeliner, name string) (note func(*State)) {
 
 // State returns the state of the lock in Redis. It blocks for one round trip, or while the cluster slot of the
 // lock migrates, at most until ctx ends. The state may be out of date when State returns: show it to people, do
-// not act on it.
+// not act on it. On a server at its memory limit, State takes up to five round trips, and its parts may be of different
+// instants.
 //
 // For a FairMutex, Waiting is the queue in Redis of the calls of Lock and LockFunc of all processes, at most the first
 // 1000: the index of a Waiter plus 1 is its place in the line. WithMetadata tells which Waiter is whose. For other
@@ -111,14 +112,25 @@ func (m *Mutex) State(ctx context.Context) (State, error) {
 	var note func(*State)
 	var pttl *redis.DurationCmd
 	var token *redis.StringCmd
-	read := func() error {
-		pipe := m.client.redis.Client.TxPipeline()
+	queue := func(pipe redis.Pipeliner) redis.Pipeliner {
 		note = m.kind.view.read(pipe, m.name)
 		pttl = pipe.PTTL(context.Background(), m.name)
 		token = pipe.Get(context.Background(), scripts.LockFence(m.name))
-		_, err := pipe.Exec(context.Background())
-		if errors.Is(err, redis.Nil) { // no token
-			err = nil
+		return pipe
+	}
+	rdb := m.client.redis.Client
+	read := func() error {
+		_, err := queue(rdb.TxPipeline()).Exec(context.Background())
+		switch {
+		case errors.Is(err, redis.Nil): // no token
+			return nil
+		case redis.IsExecAbortError(err): // a full Redis refuses commands in MULTI, even those that only read
+			for _, cmd := range queue(rdb.Pipeline()).Cmds() {
+				if err := rdb.Process(context.Background(), cmd); err != nil && !errors.Is(err, redis.Nil) {
+					return err
+				}
+			}
+			return nil
 		}
 		return err
 	}

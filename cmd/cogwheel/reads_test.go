@@ -80,6 +80,25 @@ func TestReads_NeedRightsToReadOnly(t *testing.T) {
 	s.requireHolders(t, "stock:42", 1)
 }
 
+// A Redis at its memory limit shows everything, and frees locks and keys of limiters. It refuses changes of queues.
+func TestTool_OnAFullRedis(t *testing.T) {
+	t.Parallel()
+	s := startService(t)
+	require.NoError(t, s.rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	t.Cleanup(func() { _ = s.rdb.ConfigSet(context.Background(), "maxmemory", "0").Err() }) // the service ends first
+	for _, r := range reads {
+		must(t, s.url, r.args...)
+	}
+	require.Contains(t, must(t, s.url, "list"), "stock:42")
+	must(t, s.url, "limit", "keys", "api")
+	must(t, s.url, "limit", "reset", "--yes", "api:{user-7}")
+	must(t, s.url, "unlock", "--holder", s.holderOf(t, "stock:42"), "stock:42")
+	must(t, s.url, "unlock", "--force", "prices")
+	r := run(t, s.url, "tasks", "pause", "orders")
+	require.Equal(t, 3, r.status)
+	require.Contains(t, r.stderr, "OOM")
+}
+
 // bench leaves no key behind, also when it is interrupted.
 func TestBench_RemovesItsKeys(t *testing.T) {
 	t.Parallel()

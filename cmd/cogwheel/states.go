@@ -208,7 +208,7 @@ func (s *limitState) left(r ratelimit.Result) {
 
 // limiter returns the state of a key of a Limiter, as far as Redis knows it without the limit.
 func (t *tool) limiter(ctx context.Context, kind string) (object, error) {
-	pipe := t.rdb.TxPipeline()
+	pipe := t.rdb.Pipeline()
 	value, ttl := pipe.Get(ctx, t.name), pipe.PTTL(ctx, t.name)
 	_, err := pipe.Exec(ctx)
 	if errors.Is(err, redis.Nil) {
