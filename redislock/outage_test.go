@@ -201,7 +201,7 @@ func TestMutex_RetriesTransientServerErrors(t *testing.T) {
 	}
 }
 
-// A server at maxmemory still grants locks of every kind, and tells their states. Each takes some hundred bytes and
+// A server at maxmemory still grants mutexes and writers, and tells their states. Each takes some hundred bytes and
 // expires.
 // Guarantees: L43.
 func TestKinds_AreGrantedAtMaxmemory(t *testing.T) {
