@@ -350,3 +350,25 @@ func TestScripts_LeaveNoHalf_RightsGivenOneByOne(t *testing.T) {
 		}
 	}
 }
+
+// A server at its memory limit refuses a script the first write if that may take memory. A renewal takes none.
+// Guarantees: L43.
+func TestScripts_AFullServerRefusesNoRenewal(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	now := b.admin.Time(t.Context()).Val().UnixMilli()
+	for _, s := range scenarios(now) {
+		if !strings.HasSuffix(s.script.Name(), "_renew") {
+			continue
+		}
+		_, want, err := b.run(s)
+		require.NoError(t, err, "%v", s)
+		b.reset(s)
+		require.NoError(t, b.admin.ConfigSet(t.Context(), "maxmemory", "1").Err())
+		require.True(t, redis.IsOOMError(b.user.Set(t.Context(), "other", 1, 0).Err()))
+		err = s.script.RunOnce(t.Context(), b.user, s.keys, s.args...).Err()
+		require.NoError(t, err, "%v", s)
+		require.Equal(t, timeless(want), timeless(b.snapshot()), "%v", s)
+		require.NoError(t, b.admin.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	}
+}

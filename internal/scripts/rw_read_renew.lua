@@ -14,7 +14,7 @@ end
 local function renew(name, timeout, lease)
   local lease_ms = tonumber(lease)
   local left, own_left = redis.call('PTTL', name), redis.call('PTTL', timeout)
-  if own_left < lease_ms then
+  if own_left < lease_ms and redis.call('PEXPIRE', timeout, lease) == 0 then -- a server at its memory limit refuses SET as the first write
     redis.call('SET', timeout, 1, 'PX', lease)
   end
   if left == -1 or left >= lease_ms then
