@@ -89,7 +89,7 @@ var texts = []struct {
 	{"max number of clients", Unavailable},
 	{"attempted to access a non local key", Unavailable},                        // a slot is on the move
 	{"undeclared keys were accessed during rehashing of the slot", Unavailable}, // the same, of several keys
-	{"attempted to access a slot not served", Unavailable},                      // as CLUSTERDOWN, of a command of a script
+	{"attempted to access a slot not served", Unavailable},                      // CLUSTERDOWN, of a command
 	{"while the cluster is down", Unavailable},                                  // likewise
 	{"script killed by user", Unavailable},                                      // it had not written
 
