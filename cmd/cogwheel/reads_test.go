@@ -80,7 +80,7 @@ func TestReads_NeedRightsToReadOnly(t *testing.T) {
 	s.requireHolders(t, "stock:42", 1)
 }
 
-// A Redis at its memory limit shows everything, and frees locks and keys of limiters. It refuses changes of queues.
+// A Redis at its memory limit shows everything, frees locks and keys of limiters, and pauses queues.
 func TestTool_OnAFullRedis(t *testing.T) {
 	t.Parallel()
 	s := startService(t)
@@ -94,9 +94,7 @@ func TestTool_OnAFullRedis(t *testing.T) {
 	must(t, s.url, "limit", "reset", "--yes", "api:{user-7}")
 	must(t, s.url, "unlock", "--holder", s.holderOf(t, "stock:42"), "stock:42")
 	must(t, s.url, "unlock", "--force", "prices")
-	r := run(t, s.url, "tasks", "pause", "orders")
-	require.Equal(t, 3, r.status)
-	require.Contains(t, r.stderr, "OOM")
+	must(t, s.url, "tasks", "pause", "orders")
 }
 
 // bench leaves no key behind, also when it is interrupted.

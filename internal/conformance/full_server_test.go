@@ -2,6 +2,7 @@ package conformance_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,9 +15,9 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// While a server is at its memory limit, whatever has a lease keeps it, and afterwards its end is recorded.
+// While a server is at its memory limit, whatever has a lease keeps it, and is given back.
 // Guarantees: L43.
-func TestFullServer_EndsNoLease(t *testing.T) {
+func TestFullServer_EndsNoLeaseAndTakesWhatIsGivenBack(t *testing.T) {
 	t.Parallel()
 	const lease = time.Second
 	rdb := redistest.Start(t).Client(t)
@@ -53,12 +54,20 @@ func TestFullServer_EndsNoLease(t *testing.T) {
 	giveBack["Semaphore"], giveBack["FairSemaphore"] = permit.Release, fair.Release
 	q := p.delays.Queue("tasks", delay.WithLease(lease))
 	require.NoError(t, q.Schedule(t.Context(), "task", 0, nil))
+	require.NoError(t, q.Schedule(t.Context(), "waits for the worker", 0, nil))
+	require.NoError(t, q.Schedule(t.Context(), "later", time.Hour, nil))
+	counting := p.permits.CountingSemaphore("counted")
+	require.NoError(t, second(counting.TrySetPermits(t.Context(), 1)))
+	require.NoError(t, counting.Acquire(t.Context(), 1))
 	ctx, stop := context.WithCancel(t.Context())
+	var begin sync.Once
 	begun, finish, served := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	go func() {
 		served <- q.Serve(ctx, 1, func(ctx context.Context, _ *delay.Task) error {
-			watch("task", ctx.Done())
-			close(begun)
+			begin.Do(func() {
+				watch("task", ctx.Done())
+				close(begun)
+			})
 			<-finish
 			return nil
 		})
@@ -72,13 +81,16 @@ func TestFullServer_EndsNoLease(t *testing.T) {
 		require.Fail(t, "lost", what)
 	case <-time.After(3 * lease):
 	}
-	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
 	close(done)
 	for what, end := range giveBack {
 		require.NoError(t, end(t.Context()), what)
 	}
 	close(finish)
-	redistest.Poll(t, func() bool { return p.delays.Stats().Done == 1 })
+	redistest.Poll(t, func() bool { return p.delays.Stats().Done == 2 })
+	require.ErrorContains(t, q.Schedule(t.Context(), "another", 0, nil), "OOM")
+	require.NoError(t, second(q.Cancel(t.Context(), "later")))
 	stop()
 	require.NoError(t, <-served)
+	require.NoError(t, counting.Release(t.Context(), 1))
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "0").Err()) // for what the process has left to do
 }

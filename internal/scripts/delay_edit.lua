@@ -176,9 +176,13 @@ do_request.resume = function(queue)
   return 1
 end
 
-local reply = {}
+local reply, adds = {}, false
 for at = 5, #ARGV, 6 do
+  adds = adds or ARGV[at] == 'schedule'
   reply[#reply + 1] = do_request[ARGV[at]](tasks[ARGV[at + 1]], ARGV[at + 2], ARGV[at + 3], tonumber(ARGV[at + 4]) or 0, ARGV[at + 5])
+end
+if not adds then -- a server at its memory limit takes what adds no task: it refuses ZADD and SET as the first write
+  redis.call('ZREM', due_key, '')
 end
 write_tasks(record, {{record_key, number .. ' ' .. table.concat(reply), ARGV[2]}})
 if resumed then -- the tasks that have become due meanwhile are to be claimed

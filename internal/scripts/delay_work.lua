@@ -381,6 +381,7 @@ reply[5] = table.concat(reports)
 records[1] = {
   record_key, string.format('%.0f %.0f %.0f %.0f %.0f ', number, #ids > 0 and base or 0, #ids, ends, reply[3]) .. reply[5], ARGV[2],
 }
+redis.call('ZREM', due_key, '') -- changes nothing: a server at its memory limit, filled by tasks perhaps, refuses SET as the first write
 write_tasks(record, records)
 local was_soonest = soonest < next_due
 if #ids + #all > 0 then -- a slot that migrates refuses to read a key that this script has emptied

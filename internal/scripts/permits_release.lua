@@ -20,7 +20,14 @@ local function release(permits, leases, verb, channel, own, id)
   if not free or free > 2^53 or free < -2^53 then
     return 2, refusal(stored)
   end
-  redis.call('SET', permits, free + 1, 'KEEPTTL') -- first, as in permit_release
+  local set = redis.pcall('SET', permits, free + 1, 'KEEPTTL') -- first, as in permit_release
+  if set.err then -- as there
+    local proof = redis.pcall('ZREM', leases, '')
+    set = proof == 0 and redis.pcall('SET', permits, free + 1, 'KEEPTTL') or set
+    if set.err then
+      return 2, refusal(set)
+    end
+  end
   local removed = redis.pcall('ZREM', leases, id)
   if removed ~= 1 then
     redis.call('SET', permits, stored, 'KEEPTTL')

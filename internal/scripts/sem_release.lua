@@ -53,13 +53,20 @@ if not stored and idle_ms ~= '0' then
   total, set_at = added, math.floor(time[1] * 1000 + time[2] / 1000)
 end
 -- include: write_free
--- Only SET writes: if Redis refuses it, nothing has been written.
-if added > 0 then
-  write_free(free + added)
+-- Only SET writes: if Redis refuses it, nothing has been written. A server at its memory limit takes SET as the second write: a release
+-- takes no memory.
+local function write()
+  if added > 0 then
+    write_free(free + added)
+  end
+  if latest > last then
+    local call = string.format('%.0f', latest) .. ' ' .. table.concat(entries, ' ')
+    redis.call('SET', sequence_key, call, 'PX', sequence_key_ms)
+  end
 end
-if latest > last then
-  local call = string.format('%.0f', latest) .. ' ' .. table.concat(entries, ' ')
-  redis.call('SET', sequence_key, call, 'PX', sequence_key_ms)
+if not pcall(write) then
+  redis.call('PEXPIRE', sequence_key, sequence_key_ms)
+  write()
 end
 local asks = own ~= '' and 2 or 0
 if added > 0 then
