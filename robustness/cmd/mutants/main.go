@@ -80,7 +80,7 @@ func run(m mutants.Mutant) (by string, err error) {
 	if err != nil {
 		return "", err
 	}
-	args := []string{"test", "-overlay", overlay, "-vet=off", "-count=1", "-timeout=2m", "-run", m.Run, "."}
+	args := []string{"test", "-overlay", overlay, "-vet=off", "-count=1", "-timeout=4m", "-run", m.Run, "."}
 	cmd := exec.Command("go", args...)
 	cmd.Dir = filepath.Join(root, m.Folder)
 	out, err := cmd.CombinedOutput()
@@ -93,7 +93,7 @@ func run(m mutants.Mutant) (by string, err error) {
 	case !errors.As(err, &exit), strings.Contains(text, " failed]"): // build failed, setup failed
 		return "", fmt.Errorf("%w\n%s", err, text)
 	case strings.Contains(text, "panic: test timed out"):
-		return "", errors.New("the tests ran for two minutes")
+		return "", errors.New("the tests ran for four minutes")
 	}
 	match := failed.FindStringSubmatch(text)
 	if match == nil {
