@@ -29,6 +29,21 @@ func TestGroup_Handoff(t *testing.T) {
 	})
 }
 
+// The context of a caller ends, and before the caller has left its waiter is granted.
+func TestGroup_AGrantForOneThatIsLeavingIsGivenBack(t *testing.T) {
+	s := &server{}
+	bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[string, int]) {
+		leaving := start(g, 1)
+		require.True(t, g.Handoff("name", func(v *int) {
+			leaving.stop() // it is woken by that, and waits for the lock of the group
+			*v = 7
+		}))
+		require.True(t, leaving.ended())
+		require.ErrorIs(t, leaving.err, context.Canceled)
+		require.Equal(t, []int{7}, s.back)
+	})
+}
+
 func TestGroup_Close(t *testing.T) {
 	t.Run("fails those who wait and those who come, and gives back what is granted meanwhile", func(t *testing.T) {
 		s := &server{free: 1, rtt: time.Second}
