@@ -18,6 +18,10 @@
 // fail a call. [TestScripts_LeaveNoHalf] revokes every command of every script. The texts of errors inside a script
 // differ between servers, so a script tells apart no more than WRONGTYPE and the refusal of a slot that migrates.
 //
+// A server at its memory limit refuses ZADD, HSET, SET and the like, but only as the first write of a script. A script
+// that renews, gives back, ends or deletes takes no memory worth a refusal. So it begins with another write, if need be
+// with one that changes nothing. [TestScripts_AFullServerRefusesWhatTakesMemoryAlone] fills the server.
+//
 // KEYS are keys alone, without channels: while a slot of a cluster migrates, Redis refuses a call if some of its keys
 // are absent. It also refuses a command of the script if the key of the command is absent. So a script reads first,
 // adds next and removes last. It touches no key that it may have emptied, except by pcall where a refusal does not

@@ -196,31 +196,32 @@ func (w *world) judgeLine(calls []*history.Call, rules check.Rules, events []his
 		each += kept // another process that is woken meanwhile finds less than it wants
 	}
 	bound := w.handOver() + time.Duration(failures)*each
-	hindered := append(w.unknown(calls, stops), together(events, stops, int64(each))...)
+	hindered := append(w.unknown(calls, stops), together(calls, stops, int64(each))...)
 	slices.SortFunc(hindered, byStart)
 	return check.NoneStrands(check.Progress(check.Running(calls, stops), rules, 0, hindered), bound)
 }
 
 func byStart(a, b check.Span) int { return cmp.Compare(a.From, b.From) }
 
-// together returns the times in which two processes do not answer. If they are the one that was woken and its guard, a
-// poll ends the wait, or the first of them to go on. One that was killed does not, and its guard knows after a while.
-func together(events []history.Event, stops map[int][]check.Span, guarded int64) (spans []check.Span) {
+// together returns the times in which two processes that wait for an object do not answer. One may have been woken, and
+// the other may be its guard: then the object stays free until a stopped one continues, or until a poll. A killed
+// process counts for as long as its guard waits for it.
+func together(calls []*history.Call, stops map[int][]check.Span, guarded int64) (spans []check.Span) {
 	type failure struct {
 		process int
 		check.Span
 		killed bool
 	}
 	var failures []failure
-	for p, of := range stops {
-		for _, s := range of {
-			failures = append(failures, failure{process: p, Span: s})
+	for _, c := range calls {
+		p := history.ProcessOf(c.Client)
+		for _, s := range stops[p] {
+			if c.At <= s.From && s.From <= min(c.Return, c.Killed) {
+				failures = append(failures, failure{process: p, Span: s})
+			}
 		}
-	}
-	for _, e := range events {
-		if e.Step == history.Killed {
-			span := check.Span{From: e.At, To: e.At + guarded}
-			failures = append(failures, failure{history.ProcessOf(e.Client), span, true})
+		if c.Killed < c.Return {
+			failures = append(failures, failure{p, check.Span{From: c.Killed, To: c.Killed + guarded}, true})
 		}
 	}
 	for i, a := range failures {
