@@ -122,12 +122,11 @@ func TestQuorum_ForceUnlockByAClientForEachServer(t *testing.T) {
 					holder = id
 				}
 				calls, _ := startLockFunc(t.Context(), servers.newQuorumOfFailingServers(t).Mutex(name))
-				for i, s := range alive {
+				// Until then it has a majority. Without one it frees the rest itself, and the next one may have a part there.
+				for _, s := range alive[:len(alive)-n/2] {
 					freed, err := newClient(t, s.Client(t)).Mutex(name).ForceUnlock(t.Context())
 					require.NoError(t, err)
-					if i < len(alive)-n/2 { // until then it has a majority; without one the holder may free the rest itself
-						require.True(t, freed)
-					}
+					require.True(t, freed)
 				}
 				next := (<-calls).mustHold(t)
 				<-held.Done()
@@ -136,7 +135,7 @@ func TestQuorum_ForceUnlockByAClientForEachServer(t *testing.T) {
 				mustUnlock(t, next)
 				alive.awaitFree(t, name)
 			}
-			t.Run("frees it on all servers, wakes waiters, and the holder learns of it", frees)
+			t.Run("wakes waiters, and the holder learns of it", frees)
 			servers[1].Kill()
 			alive = append(independentServers{servers[0]}, servers[2:]...)
 			t.Run("frees it with one dead server", frees)
