@@ -30,7 +30,14 @@ func (r *Ring) Add(now, deadline int64) uint32 {
 
 // Remove frees a linked entry.
 func (r *Ring) Remove(i uint32) {
-	if c, ok := r.remove(i); ok {
+	r.unlink(i, r.node(i))
+	r.Free(i)
+}
+
+// Free frees an entry that is in no list.
+func (r *Ring) Free(i uint32) {
+	r.release(i)
+	for c, ok := r.surplus(); ok; c, ok = r.surplus() {
 		r.drop(c)
 	}
 }
@@ -56,9 +63,7 @@ func (r *Ring) AdvanceBy(now int64, size int) (due []uint32, calls int) {
 func (r *Ring) AdvanceOnce(now int64, size int) (due []uint32, more bool) {
 	due, more = r.take(now, make([]uint32, 0, size))
 	for _, i := range due {
-		if c, ok := r.release(i); ok {
-			r.drop(c)
-		}
+		r.Free(i)
 	}
 	return due, more
 }
@@ -90,6 +95,9 @@ func (r *Ring) Live() int { return r.live }
 
 // Chunks is the number of chunks of nodes held.
 func (r *Ring) Chunks() int { return len(r.chunks) - r.holes.n }
+
+// Places is the length of the tables of the chunks.
+func (r *Ring) Places() int { return len(r.chunks) }
 
 // TickOf is the tick an instant falls into.
 func (r *Ring) TickOf(ns int64) int64 { return r.tickOf(ns) }

@@ -138,12 +138,6 @@ func (r *ring) leaveYoung(n *node) {
 	}
 }
 
-// remove unlinks an entry and frees its node, reporting the chunk to drop as release does.
-func (r *ring) remove(i uint32) (drop uint32, ok bool) {
-	r.unlink(i, r.node(i))
-	return r.release(i)
-}
-
 // reschedule moves an entry to another deadline. A later deadline is only stored: the entry stays where it is
 // and moves on when its old slot is visited.
 func (r *ring) reschedule(i uint32, now, deadline int64) (event int64) {

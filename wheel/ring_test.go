@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -254,19 +255,37 @@ func TestRing_AVisitToAHugeFarBucketIsSplitAndCompletes(t *testing.T) {
 // Guarantees: W16.
 func TestRing_GivesChunksBackAfterASpike(t *testing.T) {
 	t.Parallel()
-	r := wheel.NewRing(time.Millisecond, 512)
-	var all []uint32
-	for range 100_000 {
-		all = append(all, r.Add(0, rand.Int64N(int64(time.Hour))))
+	for name, order := range map[string]func(all []uint32){
+		"in no order":          func(all []uint32) { rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] }) },
+		"the oldest first":     func([]uint32) {},
+		"the youngest first":   slices.Reverse[[]uint32],
+		"but for the youngest": func(all []uint32) { all[len(all)-1] = 0 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := wheel.NewRing(time.Millisecond, 512)
+			var all []uint32
+			for range 100_000 {
+				all = append(all, r.Add(0, rand.Int64N(int64(time.Hour))))
+			}
+			spike, last := r.Chunks(), all[len(all)-1]
+			order(all)
+			for _, i := range all {
+				if i != 0 {
+					r.Remove(i)
+				}
+			}
+			require.NoError(t, r.Check())
+			require.Greater(t, spike, 1500)
+			require.LessOrEqual(t, r.Chunks(), 5, "as many nodes as a slab keeps free, and the one that lasts")
+			if all[len(all)-1] == 0 {
+				require.Equal(t, spike, r.Places(), "entries do not move")
+				r.Remove(last)
+				require.NoError(t, r.Check())
+			}
+			require.LessOrEqual(t, r.Places(), 16, "the tables of the chunks are given back too")
+		})
 	}
-	spike := r.Chunks()
-	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	for _, i := range all {
-		r.Remove(i)
-	}
-	require.NoError(t, r.Check())
-	require.Greater(t, spike, 1500)
-	require.LessOrEqual(t, r.Chunks(), 4, "as many nodes as a slab keeps free")
 }
 
 func TestRing_TickOfIsTheQuotient(t *testing.T) {

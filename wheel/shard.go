@@ -210,7 +210,8 @@ func (s *typedShard[T]) freeLocked(i uint32) {
 	}
 	var zero T
 	*s.value(i) = zero
-	if c, ok := s.ring.release(i); ok {
+	s.ring.release(i)
+	for c, ok := s.ring.surplus(); ok; c, ok = s.ring.surplus() {
 		s.chunks[c] = nil
 		s.ring.drop(c)
 		s.chunks = cut(s.chunks, len(s.ring.chunks))

@@ -116,9 +116,8 @@ func (s *slab) noteTaken(c uint32, st *chunkState) {
 	}
 }
 
-// release gives a node back and ends its generation. It reports a chunk to drop if one is empty and enough free nodes
-// remain without it.
-func (s *slab) release(i uint32) (drop uint32, ok bool) {
+// release gives a node back and ends its generation. Drop what surplus then reports.
+func (s *slab) release(i uint32) {
 	c := i >> chunkBits
 	st := &s.states[c]
 	n := s.node(i)
@@ -135,10 +134,17 @@ func (s *slab) release(i uint32) (drop uint32, ok bool) {
 	if st.live == 0 {
 		s.empty.add(c)
 	}
-	if s.empty.n == 0 || s.free <= max(spareNodes, s.live/8) {
+}
+
+// surplus reports a chunk to drop: an empty one, if enough free nodes remain without it, or if the tables end with it
+// and hardly anything else is in them.
+func (s *slab) surplus() (drop uint32, ok bool) {
+	if s.empty.n == 0 {
 		return 0, false
 	}
-	return s.empty.last(), true
+	drop = s.empty.last()
+	n := len(s.chunks)
+	return drop, s.free > max(spareNodes, s.live/8) || int(drop) == n-1 && s.holes.n > n*3/4
 }
 
 // drop frees an empty chunk, and keeps its highest generation. If no chunk is behind it, it also cuts off
