@@ -9,7 +9,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/client"
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
@@ -84,23 +83,14 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		return nil, err
 	}
 	c.edits = waitqueue.New(c.wheel, waitqueue.Config[string, *edit]{
-		Submit: c.submit, Build: c.buildEdits,
+		Submit: c.redis.Sender.Submit, Build: c.buildEdits,
 		MaxBatch: maxBatch, Poll: cfg.Poll, Workers: c.gate.Workers,
 	})
 	c.claims = waitqueue.New(c.wheel, waitqueue.Config[string, *server]{
-		Submit: c.submit, Build: c.buildClaim,
+		Submit: c.redis.Sender.Submit, Build: c.buildClaim,
 		MaxBatch: 1, Poll: cfg.Poll, Workers: c.gate.Workers,
 	})
 	return c, nil
-}
-
-// submit is the Submit of the groups.
-func (c *Client) submit(j *calls.Job, caller calls.Caller, name string, here bool) {
-	if here {
-		c.redis.Sender.SubmitHere(j, caller, name)
-	} else {
-		c.redis.Sender.Submit(j, caller, name)
-	}
 }
 
 // Close ends every Serve as the end of its context does, refuses new calls with ErrClosed, and blocks until handlers

@@ -75,14 +75,11 @@ func (a *acquisition) nextRequest() *request {
 }
 
 // submit submits the attempt of a queue.
-func (c *Client) submit(j *calls.Job, caller calls.Caller, key queueKey, here bool) {
-	switch {
-	case key.config.Value().replicas.n > 0:
+func (c *Client) submit(user context.Context, j *calls.Job, caller calls.Caller, key queueKey) {
+	if key.config.Value().replicas.n > 0 {
 		c.redis.Sender.SubmitAlone(j, caller, key.name)
-	case here:
-		c.redis.Sender.SubmitHere(j, caller, key.name)
-	default:
-		c.redis.Sender.Submit(j, caller, key.name)
+	} else {
+		c.redis.Sender.Submit(user, j, caller, key.name)
 	}
 }
 

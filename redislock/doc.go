@@ -51,7 +51,8 @@
 //	                  wheel entry, one request per wake-up, and a subscription connection (in a cluster one per
 //	                  master)
 //	calls in flight   up to two goroutines per node, which later calls use again; 18 while Redis hangs; with
-//	                  WithReplicas, one per call
+//	                  WithReplicas, one per call; none for calls that follow each other alone within milliseconds,
+//	                  over a connection of their own, if Redis is a single server and its client has no hooks
 //	a Client          one connection for subscriptions while callers wait or locks are held (unless only for less
 //	                  than a tenth of a second), up to eight for renewals and releases in the background
 //

@@ -346,13 +346,13 @@ func (q *Quorum) listen(key queueKey, wake func(time.Duration)) (stop func()) {
 
 // submit starts the attempt of a queue, outside of the send queues: it asks several servers. No goroutine waits for
 // their answers.
-func (q *Quorum) submit(_ *calls.Job, c calls.Caller, _ queueKey, here bool) {
+func (q *Quorum) submit(user context.Context, _ *calls.Job, c calls.Caller, _ queueKey) {
 	start := func() {
 		if call, ok := c.Build(); ok {
 			call.Start(func(cmd *redis.Cmd) { c.Apply(redisconn.Reply{Cmd: cmd}) })
 		}
 	}
-	if here {
+	if user != calls.Nobody {
 		start()
 	} else { // Build takes a lock that the caller may hold
 		go start()

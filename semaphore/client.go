@@ -15,7 +15,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
 	"github.com/cogwheel-go/cogwheel/internal/client"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
@@ -125,25 +124,16 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 func (c *Client) makeQueues() {
 	c.countingLines = c.newLines(false)
 	c.counting = waitqueue.New(c.wheel, waitqueue.Config[string, acquisition]{
-		Submit: c.submit, Build: c.buildCounting,
+		Submit: c.redis.Sender.Submit, Build: c.buildCounting,
 		MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
 		Listen: c.countingLines.Listen, Listens: c.countingLines.Listens,
 		GiveBack: c.giveBackCounting,
 	})
 	c.countingReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *countingRelease]{
-		Submit: c.submit, Build: c.buildCountingReleases,
+		Submit: c.redis.Sender.Submit, Build: c.buildCountingReleases,
 		MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
 	})
 	c.plain, c.fair = c.newLeased(false), c.newLeased(true)
-}
-
-// submit is the Submit of the queues.
-func (c *Client) submit(j *calls.Job, caller calls.Caller, name string, here bool) {
-	if here {
-		c.redis.Sender.SubmitHere(j, caller, name)
-	} else {
-		c.redis.Sender.Submit(j, caller, name)
-	}
 }
 
 // Close releases all held grants, ends waiting calls with ErrClosed, and blocks until the Client has stopped working or

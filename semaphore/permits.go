@@ -175,7 +175,7 @@ func (c *Client) newLeased(fair bool) leased {
 	return leased{
 		fair: fair, lines: lines,
 		acquisitions: waitqueue.New(c.wheel, waitqueue.Config[string, *acquireRequest]{
-			Submit: c.submit,
+			Submit: c.redis.Sender.Submit,
 			Build: func(name string, batch []*waitqueue.Waiter[*acquireRequest]) waitqueue.Attempt {
 				asked := lines.Most(name, len(batch))
 				read := func(r redisconn.Reply) (time.Duration, error) {
@@ -199,7 +199,7 @@ func (c *Client) newLeased(fair bool) leased {
 			},
 		}),
 		releases: waitqueue.New(c.wheel, waitqueue.Config[string, *releaseRequest]{
-			Submit: c.submit,
+			Submit: c.redis.Sender.Submit,
 			Build: func(name string, batch []*waitqueue.Waiter[*releaseRequest]) waitqueue.Attempt {
 				call := c.releaseCall(name, fair, idsOf(batch), lines.Releases(name))
 				read := func(r redisconn.Reply) (time.Duration, error) {

@@ -105,20 +105,36 @@ type Sender struct {
 	Config
 	lines lines
 	proof redisconn.Proof
+	solo  *solo // nil: calls of users whose contexts may end are sent by other goroutines
 }
 
-// New returns a Sender.
+// New returns a Sender. The Gate has to be closed at its end.
 func New(cfg Config) *Sender {
-	return &Sender{Config: cfg, proof: redisconn.Proof{Client: cfg.Base}}
+	s := &Sender{Config: cfg, proof: redisconn.Proof{Client: cfg.Base}}
+	if s.solo = newSolo(cfg.Client, s.background); s.solo != nil {
+		cfg.Gate.OnClose = s.solo.close
+	}
+	return s
 }
+
+// Nobody is the user of a call for which no goroutine waits.
+var Nobody context.Context
 
 // Submit queues the call of c for the node of key: c.Build makes the call just before it is written, and c.Apply gets
-// the reply. It does not block.
-func (s *Sender) Submit(j *Job, c Caller, key string) { s.send(j, c, key, s.line(key), false) }
-
-// SubmitHere is Submit for a user whose context cannot end. If a batch can be sent at once, SubmitHere sends it on the
-// goroutine of the user, which saves two goroutine switches, and returns after the reply.
-func (s *Sender) SubmitHere(j *Job, c Caller, key string) { s.send(j, c, key, s.line(key), true) }
+// the reply. user is the context of a user who waits on this goroutine, or Nobody, and then Submit does not block. If
+// nothing else is sent to the node, the goroutine of the user may send the call, which saves two goroutine switches.
+// Then Submit returns after the reply, or when user ends.
+func (s *Sender) Submit(user context.Context, j *Job, c Caller, key string) {
+	l := s.line(key)
+	switch {
+	case user == Nobody:
+		s.send(j, c, key, l, false)
+	case user.Done() == nil:
+		s.send(j, c, key, l, true)
+	case !s.sendSolo(user, j, c, key, l):
+		s.send(j, c, key, l, false)
+	}
+}
 
 // SubmitAlone is Submit for a call with Call.Send. Such calls share no batches.
 func (s *Sender) SubmitAlone(j *Job, c Caller, key string) {

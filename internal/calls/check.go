@@ -43,6 +43,7 @@ func (s *Sender) Check(
 		told(err)
 	})
 	if begins {
+		s.solo.renew()
 		c.end, _ = wheelentry.AfterFunc(s.Wheel, 4*limit, func(error) { l.checkEnded(c, errHung) })
 		s.Gate.EnterInside()
 		s.Workers.Go(func() {

@@ -35,17 +35,14 @@ func (s *Sender) Do(ctx context.Context, r Request) (reply redisconn.Reply, answ
 	return p.reply, true
 }
 
-// Start is Do for a user who may wait again after ctx has ended. It blocks only if ctx cannot end. Unless Wait
-// returns true, Leave must follow.
+// Start is Do for a user who may wait again after ctx has ended. It may block until the reply or the end of ctx. Unless
+// Wait returns true, Leave must follow.
 func (s *Sender) Start(ctx context.Context, r Request) *Pending {
 	p := &Pending{request: r, values: ctx, done: make(chan struct{})}
-	switch {
-	case r.Send != nil:
+	if r.Send != nil {
 		s.SubmitAlone(&p.job, p, r.Key)
-	case ctx.Done() == nil:
-		s.sendHere(p)
-	default:
-		s.Submit(&p.job, p, r.Key)
+	} else {
+		s.sendHere(ctx, p)
 	}
 	if ctx.Done() == nil {
 		<-p.done // the user has nothing to do meanwhile
@@ -53,15 +50,15 @@ func (s *Sender) Start(ctx context.Context, r Request) *Pending {
 	return p
 }
 
-// sendHere is SubmitHere for a user who has left if a hook of the redis client ends the goroutine.
-func (s *Sender) sendHere(p *Pending) {
+// sendHere is Submit for a user who has left if a hook of the redis client ends the goroutine.
+func (s *Sender) sendHere(ctx context.Context, p *Pending) {
 	returned := false
 	defer func() {
 		if !returned && p.Leave() && p.request.Late != nil {
 			p.request.Late(p.reply)
 		}
 	}()
-	s.SubmitHere(&p.job, p, p.request.Key)
+	s.Submit(ctx, &p.job, p, p.request.Key)
 	returned = true
 }
 
@@ -73,7 +70,7 @@ func (s *Sender) Go(ctx context.Context, r Request) {
 	if r.Send != nil {
 		s.SubmitAlone(&p.job, p, r.Key)
 	} else {
-		s.Submit(&p.job, p, r.Key)
+		s.Submit(Nobody, &p.job, p, r.Key)
 	}
 }
 

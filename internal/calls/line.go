@@ -60,8 +60,10 @@ type line struct {
 	stalled   int
 	watches   bool // for stalled flights, by an entry on the wheel
 	nextWatch wheel.Timer
-	came      uint64 // number of calls since the line was made
-	era       int    // number of times that flights were forgotten
+	came      uint64    // number of calls since the line was made
+	asked     time.Time // when lone was asked last
+	quick     int       // how often in a row soon after the time before
+	era       int       // number of times that flights were forgotten
 
 	health    *healthCheck // in progress
 	checkedAt time.Time    // when the last health check began
@@ -92,6 +94,19 @@ func (l *line) add(j *Job, here bool) {
 	}
 	l.watchStalledLocked()
 	l.mu.Unlock()
+}
+
+// lone reports whether calls have come one by one for a while, in quick succession, and nothing else is sent. A caller
+// that is slower does not feel two goroutine switches, and its process needs no connection more.
+func (l *line) lone(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Sub(l.asked) > soloWithin {
+		l.quick = 0
+	}
+	l.asked = now
+	l.quick++
+	return l.quick > soloAfter && len(l.queue)+len(l.flights)+l.stalled == 0 && l.health == nil
 }
 
 // beginLocked adds a flight.
@@ -229,7 +244,10 @@ func (l *line) endLocked(f *flight) {
 // carry sends a batch and passes on its replies.
 func (l *line) carry(f *flight, jobs []*Job) {
 	n, lone := len(jobs), jobs[0].call.Values != nil // a job without Values may have several callers
-	l.sendBatch(f, jobs)
+	l.sendBatch(jobs, func() { l.sender.execute(jobs) }, func() {
+		handleReplies(jobs)
+		l.fly(f)
+	})
 	near := l.sender.Wheel.Now().Sub(f.sentAt) < time.Duration(n)*perCall
 	expected := l.arrived() + uint64(n)
 	handleReplies(jobs)
@@ -268,24 +286,21 @@ func (l *line) arrived() uint64 {
 	return l.came
 }
 
-// sendBatch sends the calls of jobs. Each job then has a reply, even if a hook of the redis client fails. If the hook
-// has ended the goroutine, the flight goes on with the replies on another one.
-func (l *line) sendBatch(f *flight, jobs []*Job) {
+// sendBatch sends the calls of jobs, by execute. Each job then has a reply, even if a hook of the redis client fails.
+// If the hook has ended the goroutine, goOn continues on another one.
+func (l *line) sendBatch(jobs []*Job, execute, goOn func()) {
 	sentAt := l.sender.Wheel.Now()
 	for _, j := range jobs {
 		j.reply.Cmd, j.reply.SentAt = nil, sentAt
 	}
-	usercode.Here(func() { l.sender.execute(jobs) }, func(failure *usercode.Failure) {
+	usercode.Here(execute, func(failure *usercode.Failure) {
 		for _, j := range jobs {
 			if j.reply.Cmd == nil {
 				j.reply.Cmd = Failed(hookFailed(failure))
 			}
 		}
 		if failure.Exited {
-			l.sender.Workers.Go(func() {
-				handleReplies(jobs)
-				l.fly(f)
-			})
+			l.sender.Workers.Go(goOn)
 		}
 	})
 }
@@ -296,18 +311,7 @@ func hookFailed(f *usercode.Failure) error { return fmt.Errorf("a hook of the re
 // execute sends the calls of jobs, several in one pipeline.
 func (s *Sender) execute(jobs []*Job) {
 	if len(jobs) == 1 {
-		j := jobs[0]
-		ctx := context.Background()
-		if j.call.Values != nil {
-			ctx = context.WithoutCancel(j.call.Values)
-		}
-		if j.call.Send != nil {
-			j.reply.Cmd = j.call.Send(ctx)
-			return
-		}
-		ctx, cancel := s.bounded(ctx)
-		defer cancel()
-		j.reply.Cmd = j.call.Script.RunOnce(ctx, s.Client, j.call.Keys, j.call.Args...)
+		s.executeOne(jobs[0], s.Client)
 		return
 	}
 	batch := make([]scripts.Call, len(jobs))
@@ -317,6 +321,21 @@ func (s *Sender) execute(jobs []*Job) {
 	for i, cmd := range s.runBatch(batch) {
 		jobs[i].reply.Cmd = cmd
 	}
+}
+
+// executeOne sends the call of a job by c.
+func (s *Sender) executeOne(j *Job, c scripts.Client) {
+	ctx := context.Background()
+	if j.call.Values != nil {
+		ctx = context.WithoutCancel(j.call.Values)
+	}
+	if j.call.Send != nil {
+		j.reply.Cmd = j.call.Send(ctx)
+		return
+	}
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	j.reply.Cmd = j.call.Script.RunOnce(ctx, c, j.call.Keys, j.call.Args...)
 }
 
 // runBatch executes the calls of a batch in one pipeline. They share scripts if one server is known to have all keys.
@@ -335,7 +354,7 @@ func (s *Sender) runBatch(batch []scripts.Call) []*redis.Cmd {
 
 // Shares reports whether calls share scripts, which requires proof that one server has all keys. The first call
 // begins the proof in the background.
-func (s *Sender) Shares() bool { return !s.NoSharing && s.proof.Holds(s.prove) }
+func (s *Sender) Shares() bool { return !s.NoSharing && s.proof.Holds(s.background) }
 
 // Separate ends the sharing of scripts for good.
 func (s *Sender) Separate() { s.proof.Refute() }
@@ -348,8 +367,8 @@ func (s *Sender) bounded(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeout(ctx, s.Timeout)
 }
 
-// prove runs f in the background. It returns false if the Client is closed.
-func (s *Sender) prove(f func()) bool {
+// background runs f in the background. It returns false if the Client is closed.
+func (s *Sender) background(f func()) bool {
 	if !s.Gate.Enter() {
 		return false
 	}

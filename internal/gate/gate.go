@@ -11,6 +11,7 @@ import (
 // Gate counts operations in flight, and refuses new ones once it is closed. It is safe for concurrent use.
 type Gate struct {
 	Workers *Workers // run the functions of Await; nil: new goroutines
+	OnClose func()   // if not nil, called by the first Close; it must not block
 
 	mu     sync.Mutex
 	closed atomic.Bool // written under mu
@@ -49,8 +50,12 @@ func (g *Gate) Leave() {
 // Close makes Enter return false. It returns true to its first caller only.
 func (g *Gate) Close() bool {
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.closed.CompareAndSwap(false, true)
+	first := g.closed.CompareAndSwap(false, true)
+	g.mu.Unlock()
+	if first && g.OnClose != nil {
+		g.OnClose()
+	}
+	return first
 }
 
 // Closed reports whether Close was called. It takes no lock.

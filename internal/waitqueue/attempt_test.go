@@ -17,14 +17,14 @@ import (
 // line holds attempts until a test sends them.
 type line struct {
 	queued []calls.Caller
-	here   []bool
+	users  []context.Context // on whose goroutines the attempts began, or nil
 	values []context.Context
 }
 
 // holds has a line hold the attempts of a Group.
 func (l *line) holds(c *waitqueue.Config[string, int]) {
-	c.Submit = func(_ *calls.Job, caller calls.Caller, _ string, here bool) {
-		l.queued, l.here = append(l.queued, caller), append(l.here, here)
+	c.Submit = func(user context.Context, _ *calls.Job, caller calls.Caller, _ string) {
+		l.queued, l.users = append(l.queued, caller), append(l.users, user)
 	}
 }
 
@@ -157,7 +157,7 @@ func TestGroup_Build(t *testing.T) {
 }
 
 func TestGroup_Send(t *testing.T) {
-	t.Run("a caller carries its attempt itself only where its context cannot end", func(t *testing.T) {
+	t.Run("an attempt begins on the goroutine of a caller who waits", func(t *testing.T) {
 		s, l := &server{free: 9}, &line{}
 		bubble(t, s, l.holds, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			forever := context.Background()
@@ -171,26 +171,26 @@ func TestGroup_Send(t *testing.T) {
 			}
 			for _, one := range []struct {
 				call func()
-				here bool
+				user context.Context
 			}{
-				{func() { _, _ = g.Wait(forever, "name", 1) }, true},
-				{func() { _, _ = g.Try(forever, "name", 1) }, true},
-				{func() { stay(forever) }, true},
-				{func() { _, _ = g.Wait(ctx, "name", 1) }, false},
-				{func() { _, _ = g.Try(ctx, "name", 1) }, false},
-				{func() { stay(ctx) }, false},
-				{func() { g.WaitFunc(forever, "name", 1, func(int, error) {}) }, false},
-				{func() { g.TryFunc(forever, "name", 1, func(int, error) {}) }, false},
+				{func() { _, _ = g.Wait(forever, "name", 1) }, forever},
+				{func() { _, _ = g.Try(forever, "name", 1) }, forever},
+				{func() { stay(forever) }, forever},
+				{func() { _, _ = g.Wait(ctx, "name", 1) }, ctx},
+				{func() { _, _ = g.Try(ctx, "name", 1) }, ctx},
+				{func() { stay(ctx) }, ctx},
+				{func() { g.WaitFunc(forever, "name", 1, func(int, error) {}) }, nil},
+				{func() { g.TryFunc(forever, "name", 1, func(int, error) {}) }, nil},
 			} {
 				go one.call()
 				l.build(t).Apply(redisconn.Reply{})
-				require.Equal(t, one.here, l.here[len(l.here)-1])
+				require.Equal(t, one.user, l.users[len(l.users)-1])
 			}
 			go func() { _, _ = g.Wait(forever, "name", 100) }()
 			l.build(t).Apply(redisconn.Reply{})
 			s.release(100, false)
 			l.build(t).Apply(redisconn.Reply{})
-			require.False(t, l.here[len(l.here)-1], "a later attempt")
+			require.Nil(t, l.users[len(l.users)-1], "a later attempt")
 		})
 	})
 
@@ -200,9 +200,9 @@ func TestGroup_Send(t *testing.T) {
 			change := func(c *waitqueue.Config[string, int]) {
 				l.holds(c)
 				send := c.Submit
-				c.Submit = func(j *calls.Job, caller calls.Caller, name string, here bool) {
-					send(j, caller, name, here)
-					if here {
+				c.Submit = func(user context.Context, j *calls.Job, caller calls.Caller, name string) {
+					send(user, j, caller, name)
+					if user != nil && user.Done() == nil {
 						runtime.Goexit()
 					}
 				}

@@ -34,9 +34,8 @@ type Attempt struct {
 // Config configures a Group. Submit, Build, MaxBatch and Poll are required; the hooks may be nil. All
 // functions run one at a time per key and must not block. Only Submit may be called under the lock of the Group.
 type Config[K comparable, T any] struct {
-	// Submit queues a call for the node of a key, with [calls.Sender.Submit], or with [calls.Sender.SubmitHere] if
-	// here is true.
-	Submit func(j *calls.Job, c calls.Caller, key K, here bool)
+	// Submit queues a call for the node of a key; see [calls.Sender.Submit].
+	Submit func(user context.Context, j *calls.Job, c calls.Caller, key K)
 
 	// Build begins an attempt. It may mark waiters too.
 	Build func(key K, batch []*Waiter[T]) Attempt
@@ -102,7 +101,7 @@ func New[K comparable, T any](w *wheel.Wheel, cfg Config[K, T]) *Group[K, T] {
 // closed. It returns v as the attempt left it. After an error nothing is granted: a late grant goes to GiveBack. If
 // ctx has ended before the call, no attempt is made.
 //
-// If ctx cannot end, the first attempt may run on the goroutine of the caller. Close does not interrupt it.
+// The first attempt may run on the goroutine of the caller. Close does not interrupt it if ctx cannot end.
 func (g *Group[K, T]) Wait(ctx context.Context, key K, v T) (T, error) {
 	return g.wait(ctx, key, &Waiter[T]{Value: v, ctx: ctx})
 }
@@ -124,7 +123,7 @@ func (g *Group[K, T]) wait(ctx context.Context, key K, w *Waiter[T]) (v T, err e
 			g.leave(key, w)
 		}
 	}()
-	if err = g.add(key, w, ctx.Done() == nil); err != nil {
+	if err = g.add(ctx, key, w); err != nil {
 		told = true
 		return v, err
 	}
@@ -162,7 +161,7 @@ func (g *Group[K, T]) Stay(
 			g.stayFor(w, leaving())
 		}
 	}()
-	if err = g.add(key, w, ctx.Done() == nil); err != nil {
+	if err = g.add(ctx, key, w); err != nil {
 		told = true
 		return told, err
 	}
@@ -205,7 +204,7 @@ func (g *Group[K, T]) waitFunc(ctx context.Context, key K, w *Waiter[T]) (cancel
 	}
 	err := ctx.Err()
 	if err == nil {
-		err = g.add(key, w, false)
+		err = g.add(calls.Nobody, key, w)
 	}
 	if err != nil {
 		var none T
@@ -373,12 +372,12 @@ func (g *Group[K, T]) Refuse(reason error) {
 }
 
 // add queues a waiter, and sends an attempt unless one is in flight.
-func (g *Group[K, T]) add(key K, w *Waiter[T], here bool) error {
+func (g *Group[K, T]) add(user context.Context, key K, w *Waiter[T]) error {
 	g.mu.Lock()
 	q, err := g.addLocked(key, w)
 	g.mu.Unlock()
 	if q != nil {
-		g.cfg.Submit(&q.job, q, key, here)
+		g.cfg.Submit(user, &q.job, q, key)
 	}
 	return err
 }
@@ -443,7 +442,7 @@ func (g *Group[K, T]) wakeLocked(q *queue[K, T]) {
 	case !q.hasWorkLocked():
 	case q.asksLocked():
 		g.startLocked(q)
-		g.cfg.Submit(&q.job, q, q.key, false)
+		g.cfg.Submit(calls.Nobody, &q.job, q, q.key)
 	default: // hooks must not run under mu
 		g.startLocked(q)
 		g.cfg.Workers.Go(q.run)

@@ -98,7 +98,7 @@ func (q *queue[K, T]) step() (more bool) {
 	switch {
 	case q.asksLocked():
 		g.mu.Unlock()
-		g.cfg.Submit(&q.job, q, q.key, false)
+		g.cfg.Submit(calls.Nobody, &q.job, q, q.key)
 		return false
 	case len(q.back) > 0 || len(q.left) > 0:
 		back, left := q.back, q.left

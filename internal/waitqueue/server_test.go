@@ -30,14 +30,14 @@ func asks[T any](c *waitqueue.Config[string, T], f attempt[T]) { asksAfter(c, 0,
 
 // asksAfter is asks for attempts that wait for a while before they are sent.
 func asksAfter[T any](c *waitqueue.Config[string, T], queued time.Duration, f attempt[T]) {
-	c.Submit = func(_ *calls.Job, caller calls.Caller, _ string, here bool) {
+	c.Submit = func(user context.Context, _ *calls.Job, caller calls.Caller, _ string) {
 		run := func() {
 			time.Sleep(queued)
 			if _, ok := caller.Build(); ok {
 				caller.Apply(redisconn.Reply{})
 			}
 		}
-		if here {
+		if user != nil && user.Done() == nil {
 			run()
 		} else {
 			go run()

@@ -97,7 +97,7 @@ func (j *Job) over() {
 // Send sends a job, unless it is nil.
 func (s *State) Send(j *Job) {
 	if j != nil {
-		s.Keys.Sender.Submit(&j.sender, j, s.Route())
+		s.Keys.Sender.Submit(calls.Nobody, &j.sender, j, s.Route())
 	}
 }
 
