@@ -221,6 +221,23 @@ func TestRefusals_CountsWhatIsChecked(t *testing.T) {
 	require.Zero(t, checked)
 }
 
+// A release keeps a lock for a waiter that it wakes, which may not hear.
+func TestRefusals_WhileALockIsKeptForAWaiter(t *testing.T) {
+	t.Parallel()
+	const ms = int64(time.Millisecond)
+	wide := check.Rules{Capacity: 1, Lease: time.Hour}
+	refused := func(at int64) []history.Event { return attempt(3, history.Refused, at*ms, (at+1)*ms) }
+	waits := func(since int64) []history.Event { return hold(5, since*ms, 200*ms, 201*ms, 202*ms, 203*ms) }
+	linear := func(parts ...[]history.Event) []check.Fault {
+		parts = append([][]history.Event{hold(1, 1*ms, 2*ms, 9*ms, 10*ms, 11*ms)}, parts...)
+		parts = append(parts, hold(4, 100*ms, 101*ms, 102*ms, 103*ms, 104*ms))
+		return check.Linear(calls(parts...), wide, 0, time.Minute)
+	}
+	require.Empty(t, linear(waits(5), refused(12)))
+	require.NotEmpty(t, linear(waits(5), refused(75)), "it is kept for 50 ms")
+	require.NotEmpty(t, linear(refused(12), waits(14)), "nobody waited")
+}
+
 // A search that takes too long proves nothing.
 func TestLinear_UndecidedIsAFault(t *testing.T) {
 	t.Parallel()

@@ -174,11 +174,20 @@ func operations(calls []*history.Call, r Rules, grace time.Duration) (ops []porc
 // givingBack is the longest time between the end of a wait and the release of what the server granted it too late.
 const givingBack = time.Second
 
+// keptFor is the longest time for which a release keeps the object for a waiter that it wakes, with some slack. If the
+// waiter does not hear, nobody has it meanwhile.
+const keptFor = 60 * time.Millisecond
+
 // doubtful returns the times at which calls that did not return with a result may hold the object: a call that
 // failed gives back what it got as soon as the server can be reached again, one whose process was killed keeps it
-// for a lease, and a waiter that gave up may have been granted a moment before.
+// for a lease, and a waiter that gave up may have been granted a moment before. So it returns the times at which the
+// object may be kept for a waiter.
 func doubtful(calls []*history.Call, r Rules, grace time.Duration) (spans []Span) {
+	waits := waitsOf(calls)
 	for _, c := range calls {
+		if c.End == history.Released && waits.during(c.Release, c.Released) {
+			spans = append(spans, Span{c.Release, after(c.Released, int64(keptFor))})
+		}
 		if from, to, ok := doubt(c, r, grace); ok {
 			spans = append(spans, Span{from, to})
 		} else if c.Outcome == history.Refused && !c.Try {
@@ -187,6 +196,26 @@ func doubtful(calls []*history.Call, r Rules, grace time.Duration) (spans []Span
 		}
 	}
 	return spans
+}
+
+// waits are the calls that wait, in the order in which they came: when each came, and the last return so far.
+type waits []Span
+
+func waitsOf(calls []*history.Call) (all waits) {
+	last := int64(0)
+	for _, c := range calls {
+		if !c.Try {
+			last = max(last, c.Return)
+			all = append(all, Span{c.At, last})
+		}
+	}
+	return all
+}
+
+// during reports whether a call waited at some time.
+func (w waits) during(from, to int64) bool {
+	n, _ := slices.BinarySearchFunc(w, to+1, func(s Span, at int64) int { return cmp.Compare(s.From, at) })
+	return n > 0 && w[n-1].To >= from
 }
 
 // checksRefusal reports whether the call was refused and Linear checks that: not with fair objects, not that of a

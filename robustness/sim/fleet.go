@@ -196,7 +196,7 @@ func (w *world) judgeLine(calls []*history.Call, rules check.Rules, events []his
 		each += kept // another process that is woken meanwhile finds less than it wants
 	}
 	bound := w.handOver() + time.Duration(failures)*each
-	hindered := append(w.unknown(calls, stops), together(calls, stops, int64(each))...)
+	hindered := append(w.unknown(calls, stops), together(calls, stops, int64(each), int64(w.Lease))...)
 	slices.SortFunc(hindered, byStart)
 	return check.NoneStrands(check.Progress(check.Running(calls, stops), rules, 0, hindered), bound)
 }
@@ -205,8 +205,8 @@ func byStart(a, b check.Span) int { return cmp.Compare(a.From, b.From) }
 
 // together returns the times in which two processes that wait for an object do not answer. One may have been woken, and
 // the other may be its guard: then the object stays free until a stopped one continues, or until a poll. A killed
-// process counts for as long as its guard waits for it.
-func together(calls []*history.Call, stops map[int][]check.Span, guarded int64) (spans []check.Span) {
+// process counts for as long as its guard waits for it, from the next time that the object can be taken.
+func together(calls []*history.Call, stops map[int][]check.Span, guarded, lease int64) (spans []check.Span) {
 	type failure struct {
 		process int
 		check.Span
@@ -221,7 +221,8 @@ func together(calls []*history.Call, stops map[int][]check.Span, guarded int64) 
 			}
 		}
 		if c.Killed < c.Return {
-			failures = append(failures, failure{p, check.Span{From: c.Killed, To: c.Killed + guarded}, true})
+			woken := heldUntil(calls, c.Killed, lease)
+			failures = append(failures, failure{p, check.Span{From: c.Killed, To: woken + guarded}, true})
 		}
 	}
 	for i, a := range failures {
@@ -242,6 +243,17 @@ func together(calls []*history.Call, stops map[int][]check.Span, guarded int64) 
 		}
 	}
 	return spans
+}
+
+// heldUntil returns when the holds of some time have ended: those of a killed process end with their lease.
+func heldUntil(calls []*history.Call, at, lease int64) int64 {
+	until := at
+	for _, c := range calls {
+		if c.Held() && c.At <= at {
+			until = max(until, min(c.Released, min(c.Killed, history.Never-lease)+lease))
+		}
+	}
+	return until
 }
 
 // unknown returns the times in which a process that failed may hold an object without having been told: its request was

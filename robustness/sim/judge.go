@@ -81,12 +81,11 @@ func (w *world) judgeHolds(o *Object, calls []*history.Call, events []history.Ev
 		// or the lease ends. Where a lease may end before an unanswered attempt is given up, a call can hold twice.
 		copies := w.has("requests late", "process stands still")
 		if len(w.Faults) == 0 || 2*w.Timeout <= w.Lease && !copies {
-			limit, lines := searchLimit, rules
+			limit := searchLimit
 			if w.Fleet != "" { // an order among so many calls at once is seldom found
 				limit /= 50
-				lines.Fair = rules.Fair || len(w.Faults) > 0 // a lock may be kept for a waiter that does not take it
 			}
-			linear := check.Linear(calls, lines, grace, limit)
+			linear := check.Linear(calls, rules, grace, limit)
 			faults = append(faults, slices.DeleteFunc(linear, undecided)...)
 		}
 		faults = append(faults, check.Kept(calls, rules, causes)...)
