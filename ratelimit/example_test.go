@@ -249,7 +249,7 @@ func ExampleWithShadow_besideAnotherLimit() {
 	ctx := context.Background() // of the request
 	limits := newLimits()
 	perUser := limits.Limiter("user", ratelimit.PerHour(100))
-	perService := limits.Limiter("service", ratelimit.PerHour(1), ratelimit.WithShadow())
+	trial := limits.Limiter("trial", ratelimit.PerHour(1), ratelimit.WithShadow())
 	decided := make(chan error)
 	done := func(err error) { decided <- err } // in a service: func(error) {}
 	for range 3 {
@@ -258,7 +258,7 @@ func ExampleWithShadow_besideAnotherLimit() {
 			log.Fatal(err)
 		}
 		if r.Allowed {
-			perService.WaitFunc(context.WithoutCancel(ctx), "mail", 1, done)
+			trial.WaitFunc(context.WithoutCancel(ctx), "mail", 1, done)
 		}
 		fmt.Println(r.Allowed, "left:", r.Remaining)
 	}

@@ -41,6 +41,7 @@ func (s Source) String() string {
 // of the denial, or 0 if the decision failed with an error.
 type Result struct {
 	Allowed   bool
+	Shadow    bool  // a decision under WithShadow: show its counts to no client
 	WouldDeny bool  // the limit refused the request or, for AllowUpTo, a part of it, but WithShadow let it pass
 	Granted   int64 // permits taken: all of the request, or 0; AllowUpTo may take a part
 	Limit     int64 // permits that can be used at once

@@ -30,7 +30,7 @@ func passed(ctx context.Context, n int64, r Result, err error) (Result, error) {
 		}
 		r = Result{Source: r.Source}
 	}
-	r.WouldDeny = !r.Allowed || r.Granted < n
+	r.Shadow, r.WouldDeny = true, !r.Allowed || r.Granted < n
 	r.Allowed, r.Granted = true, n
 	return r, nil
 }
@@ -79,7 +79,8 @@ func (a *All) pass(ctx context.Context, n int64, r Result, err error) (Result, e
 		a.nameParts(&r)
 	}
 	for i := range r.Parts {
-		r.Parts[i].Allowed, r.Parts[i].WouldDeny = true, !r.Parts[i].Allowed
+		p := &r.Parts[i]
+		p.Shadow, p.Allowed, p.WouldDeny = true, true, !p.Allowed
 	}
 	return r, nil
 }

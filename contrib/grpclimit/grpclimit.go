@@ -80,9 +80,9 @@ func WithFailed(f func(ctx context.Context, method string, err error) error) Opt
 // WithFields sends header fields with each decision: x-ratelimit-limit, x-ratelimit-remaining, and
 // x-ratelimit-reset in seconds from now; with a denial also retry-after in seconds, at least 1, but not with that of a
 // limit of 0. Seconds are rounded up. For several limits they describe the one with the fewest calls left. A decision
-// by the policy of the client has only retry-after, a call of cost 0 or of a cost above the burst has no fields. A call
-// that only ratelimit.WithShadow let pass has x-ratelimit-would-deny: true, and no retry-after. By default no fields
-// are sent.
+// by the policy of the client has only retry-after, a call of cost 0 or of a cost above the burst has no fields. Under
+// ratelimit.WithShadow there is only x-ratelimit-would-deny: true, if the limit would have denied the call. By default
+// no fields are sent.
 func WithFields() Option { return option(func(c *config) { c.fields = true }) }
 
 // WithReservation reserves the cost of a call, so that the handler can settle it when it knows the real one:
@@ -303,8 +303,8 @@ func RetryAfter(err error) (time.Duration, bool) {
 
 func fields(r ratelimit.Result) metadata.MD {
 	md := metadata.MD{}
-	// The counts are not known if the policy decided, or if only WithShadow let a call pass that failed.
-	if r.Source != ratelimit.SourceDegraded && !(r.WouldDeny && r.Limit == 0) {
+	// The counts are not known if the policy decided, and a client must not obey a limit on trial.
+	if r.Source != ratelimit.SourceDegraded && !r.Shadow {
 		md.Set("x-ratelimit-limit", strconv.FormatInt(r.Limit, 10))
 		md.Set("x-ratelimit-remaining", strconv.FormatInt(r.Remaining, 10))
 		md.Set("x-ratelimit-reset", seconds(r.ResetAfter))

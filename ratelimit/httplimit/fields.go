@@ -24,6 +24,12 @@ const (
 // tell sets the fields of a decision, or those that do not depend on used permits if there is none.
 func (m *middleware) tell(w http.ResponseWriter, s subject, result *ratelimit.Result) {
 	h := w.Header()
+	if result != nil && result.Shadow { // a client must not obey a limit on trial
+		if result.WouldDeny && m.fields != NoFields {
+			h.Set("RateLimit-Would-Deny", "true")
+		}
+		return
+	}
 	counted := result != nil && known(*result)
 	if m.fields&RateLimitFields != 0 {
 		var counts []ratelimit.Result
@@ -48,9 +54,6 @@ func (m *middleware) tell(w http.ResponseWriter, s subject, result *ratelimit.Re
 	if counted && m.fields&XRateLimitFields != 0 {
 		tellCounts(h, *result)
 	}
-	if result != nil && result.WouldDeny && m.fields != NoFields {
-		h.Set("RateLimit-Would-Deny", "true")
-	}
 }
 
 // uniqueName returns a name as a string of RFC 9651. A handler around this one may have used the name.
@@ -70,10 +73,10 @@ func addMember(h http.Header, field, member string) {
 
 // known reports whether a result has the permits left.
 func known(r ratelimit.Result) bool {
-	switch {
-	case r.Source == ratelimit.SourceDegraded:
+	switch r.Source {
+	case ratelimit.SourceDegraded:
 		return false
-	case r.WouldDeny, r.Source == ratelimit.SourceLocal:
+	case ratelimit.SourceLocal:
 		return r.Limit > 0 // else there was no decision
 	}
 	return true

@@ -2,7 +2,7 @@
 // and a Retry-After field. It tells clients the limit and the remaining permits in header fields, which
 // WithFields selects: by default RateLimit-Policy and RateLimit. A request that is not limited gets no fields.
 // All times in fields are whole seconds, rounded up. A limit with ratelimit.WithShadow rejects nothing: where it would
-// have, the response of the handler has the field RateLimit-Would-Deny: true.
+// have, the response of the handler has the field RateLimit-Would-Deny: true, unless NoFields is selected.
 //
 //	perAddress := limits.Limiter("api", ratelimit.PerSecond(10).WithBurst(20))
 //	limited := httplimit.New(perAddress, httplimit.ByRemoteAddr)
@@ -83,15 +83,14 @@ type config struct {
 // denial has it, except for a cost above the burst, and for a limit of 0, which sends no fields.
 //
 // The permits left are not known for a cost of 0, for a cost above the burst, and if the policy of the client decides.
-// Then RateLimit-Policy is sent alone, if it is selected. The same holds for a limit with ratelimit.WithShadow that
-// failed. A response of WithFailed has no fields of the limit.
+// Then RateLimit-Policy is sent alone, if it is selected. A response of WithFailed has no fields of the limit.
 //
 // If several of these handlers serve a request, RateLimit-Policy and RateLimit have the members of all of them. A name
 // that the response has already gets a hyphen and the next free number: "default" and "default-2". The X-RateLimit
 // fields describe the limit with the fewest requests left, or the one that denied the request.
 //
-// RateLimit-Would-Deny: true is sent with each selection except NoFields, to a request that only ratelimit.WithShadow
-// let pass. Retry-After is not sent then.
+// A decision under ratelimit.WithShadow sends none of these fields, so that no client obeys a limit on trial. If the
+// limit would have denied the request, RateLimit-Would-Deny: true is sent, except with NoFields.
 type Fields uint8
 
 const (
