@@ -123,7 +123,8 @@ var Nobody context.Context
 // Submit queues the call of c for the node of key: c.Build makes the call just before it is written, and c.Apply gets
 // the reply. user is the context of a user who waits on this goroutine, or Nobody, and then Submit does not block. If
 // nothing else is sent to the node, the goroutine of the user may send the call, which saves two goroutine switches.
-// Then Submit returns after the reply, or when user ends.
+// Then Submit returns after the reply, or when user ends, and the call is sent once more: a call that must not execute
+// twice has Nobody.
 func (s *Sender) Submit(user context.Context, j *Job, c Caller, key string) {
 	l := s.line(key)
 	switch {

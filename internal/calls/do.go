@@ -26,7 +26,8 @@ type Request struct {
 }
 
 // Do sends a call and waits for the reply, at most until ctx ends: then answered is false. Unless the request Must be
-// sent, a call that was not sent by then is never sent, and one that was is not repeated.
+// sent, a call that was not sent by then is never sent. One that was is not repeated, except once if it went solo: its
+// reply is lost with the connection.
 func (s *Sender) Do(ctx context.Context, r Request) (reply redisconn.Reply, answered bool) {
 	p := s.Start(ctx, r)
 	if !p.Wait(ctx.Done()) && !p.Leave() {

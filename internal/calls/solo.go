@@ -242,8 +242,8 @@ func (s *solo) newOwn() *redis.Client {
 	return redis.NewClient(&opt)
 }
 
-// errNoConn is the error of a call whose connection is gone. It was not sent.
-var errNoConn = errors.New("calls: the connection is gone")
+// errNoConn is the error of a call whose connection is gone. As an error of dialing it says that nothing was sent.
+var errNoConn = &net.OpError{Op: "dial", Err: errors.New("calls: the connection is gone")}
 
 // soloConn is the connection of a solo. Its deadlines are in the past while the call must end.
 type soloConn struct {

@@ -244,8 +244,12 @@ func TestSolo_OutlastsItsConnection(t *testing.T) {
 	for range 3 {
 		u.warm(t)
 		require.NoError(t, admin.Do(t.Context(), "client", "kill", "type", "normal", "skipme", "yes").Err())
+		before := u.sender.Solos()
 		r, answered := u.do(t.Context(), nil)
 		require.True(t, answered)
 		require.NoError(t, r.Err())
+		if u.sender.Solos() > before {
+			require.False(t, r.Ambiguous, "it was not sent over the old connection")
+		}
 	}
 }

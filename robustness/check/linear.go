@@ -180,8 +180,8 @@ const keptFor = 60 * time.Millisecond
 
 // doubtful returns the times at which calls that did not return with a result may hold the object: a call that
 // failed gives back what it got as soon as the server can be reached again, one whose process was killed keeps it
-// for a lease, and a waiter that gave up may have been granted a moment before. So it returns the times at which the
-// object may be kept for a waiter.
+// for a lease, and a waiter that gave up may have been granted a moment before. It also returns the times at which a
+// release may keep the object for a waiter.
 func doubtful(calls []*history.Call, r Rules, grace time.Duration) (spans []Span) {
 	waits := waitsOf(calls)
 	for _, c := range calls {
