@@ -91,6 +91,20 @@ func TestPermitLine_LargeRequestsDoNotShareWhatIsKept(t *testing.T) {
 	require.Equal(t, "0", s.free())
 }
 
+// A waiter that asks without having been woken, and is served, leaves the line.
+func TestPermitLine_AWaiterThatIsServedLeavesIt(t *testing.T) {
+	t.Parallel()
+	s := newSem(t)
+	s.put(0)
+	_, place := s.waits("a", 1, time.Second, 1)
+	require.EqualValues(t, 1, place)
+	s.put(1)
+	served, place := s.waits("a", 2, time.Second, 1)
+	require.EqualValues(t, 1, served)
+	require.EqualValues(t, -1, place)
+	require.Empty(t, s.waiters())
+}
+
 // A process takes what was kept for it, and has another request. Others have taken nothing, so that the next permit is
 // kept for it as well. If others had, nothing would be kept for a second.
 func TestPermitLine_AProcessWithMoreRequestsTakesWhatWasKeptForItItself(t *testing.T) {

@@ -23,13 +23,15 @@ local verb, channel, idle_ms, in_line = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local first_request = 8
 
 -- include: permit_line
--- include: kept_permits
--- include: wake_waiters
--- include: read_with_kept
+local line, kept_key, fair = line_keys(channel)
+-- One command, because every acquisition needs all of it: see read_with_kept.
+local all = redis.pcall('MGET', permits, kept_key, sequence_key)
+local stored, record, last_call = all[1], all[2], all[3]
+if not stored or not last_call then
+  stored, record, last_call = redis.pcall('GET', permits), redis.pcall('GET', kept_key), redis.call('GET', sequence_key) or '0 0 0'
+end
 -- include: check_permits
--- include: usable_permits
 local is_set = stored and 1 or 0
-local last_call = redis.call('GET', sequence_key) or '0 0 0'
 local last, served, taken = string.match(last_call, '^(%d+) (%d+) (%d+)$')
 last, served, taken = tonumber(last), tonumber(served), tonumber(taken)
 if not last then
@@ -39,6 +41,23 @@ if last > seq then
   return redis.error_reply('STALE a later call has been executed')
 end
 local requests = #ARGV - first_request + 1
+
+-- Most calls are granted at once, and concern no waiter and no earlier call.
+if stored and not record and in_line == '' and not fair and not origin and last <= confirmed then
+  local wanted = 0
+  for i = first_request, #ARGV do
+    wanted = wanted + tonumber(ARGV[i])
+  end
+  if wanted > 0 and wanted <= free then
+    redis.call('SET', permits, string.format('%.0f', free - wanted), 'KEEPTTL')
+    redis.call('SET', sequence_key, string.format('%.0f %d %.0f', seq, requests, wanted), 'PX', sequence_key_ms)
+    return {requests, 1, free - wanted, -1}
+  end
+end
+
+-- include: kept_permits
+-- include: wake_waiters
+-- include: usable_permits
 if last == seq then -- this call was executed before, and its reply lost
   if waiter then -- as if it were first, so that it asks again when it listens
     return {served, is_set, free, -1, served < requests and 1 or -1, served < requests and 1 or 0}

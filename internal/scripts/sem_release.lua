@@ -47,26 +47,31 @@ for i = first_release, #ARGV, 4 do
   latest = math.max(latest, tonumber(seq))
 end
 
--- include: read_origin
-if not stored and idle_ms ~= '0' then
-  local time = redis.call('TIME')
-  total, set_at = added, math.floor(time[1] * 1000 + time[2] / 1000)
-end
--- include: write_free
 -- Only SET writes: if Redis refuses it, nothing has been written. A server at its memory limit takes SET as the second write: a release
 -- takes no memory.
-local function write()
-  if added > 0 then
-    write_free(free + added)
-  end
-  if latest > last then
-    local call = string.format('%.0f', latest) .. ' ' .. table.concat(entries, ' ')
-    redis.call('SET', sequence_key, call, 'PX', sequence_key_ms)
+local function set(...)
+  local done = redis.pcall('SET', ...)
+  if done.err then
+    redis.call('PEXPIRE', sequence_key, sequence_key_ms)
+    redis.call('SET', ...)
   end
 end
-if not pcall(write) then
-  redis.call('PEXPIRE', sequence_key, sequence_key_ms)
-  write()
+if added > 0 and idle_ms == '0' then
+  set(permits, string.format('%.0f', free + added), 'KEEPTTL')
+elseif added > 0 then
+  -- include: read_origin
+  if not stored then
+    local time = redis.call('TIME')
+    total, set_at = added, math.floor(time[1] * 1000 + time[2] / 1000)
+  end
+  -- include: write_free
+  if not pcall(write_free, free + added) then
+    redis.call('PEXPIRE', sequence_key, sequence_key_ms)
+    write_free(free + added)
+  end
+end
+if latest > last then
+  set(sequence_key, string.format('%.0f', latest) .. ' ' .. table.concat(entries, ' '), 'PX', sequence_key_ms)
 end
 local asks = own ~= '' and 2 or 0
 if added > 0 then

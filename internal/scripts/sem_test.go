@@ -101,7 +101,7 @@ func TestSemAcquire(t *testing.T) {
 		t.Parallel()
 		s := newSem(t)
 		s.put(5)
-		require.Equal(t, []int64{1, 1, 1}, s.acquire(7, 6, 4))
+		require.Equal(t, []int64{1, 1, 3}, s.acquire(7, 6, 2))
 		require.Equal(t, []int64{1, 1, 3}, s.acquire(8, 6, 2), "only 6 is known")
 		require.Equal(t, []int64{0, 1, 5}, s.acquire(9, 6), "a question is enough")
 		require.Equal(t, []int64{1, 1, 0}, s.acquire(10, 9, 5))
