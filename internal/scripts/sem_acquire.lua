@@ -27,9 +27,10 @@ local line, kept_key, fair = line_keys(channel)
 -- One command, because every acquisition needs all of it: see read_with_kept.
 local all = redis.pcall('MGET', permits, kept_key, sequence_key)
 local stored, record, last_call = all[1], all[2], all[3]
-if not stored or not last_call then
-  stored, record, last_call = redis.pcall('GET', permits), redis.pcall('GET', kept_key), redis.call('GET', sequence_key) or '0 0 0'
+if not stored then
+  stored, record = redis.pcall('GET', permits), redis.pcall('GET', kept_key)
 end
+last_call = last_call or redis.call('GET', sequence_key) or '0 0 0'
 -- include: check_permits
 local is_set = stored and 1 or 0
 local last, served, taken = string.match(last_call, '^(%d+) (%d+) (%d+)$')
