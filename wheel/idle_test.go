@@ -32,17 +32,33 @@ func TestWheel_IdleAndFarTimersCauseNoWakeups(t *testing.T) {
 }
 
 func TestWheel_SchedulingAndStoppingInTurnDoesNotWakeTheWorkerEachTime(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		w := newWheel(t)
-		defer after(t, w, time.Minute, func() {}).Stop() // a wheel that becomes empty wakes the worker, which ends
-		for range 1000 {
-			timer := after(t, w, time.Minute, func() {})
-			synctest.Wait() // the worker sees it
-			require.True(t, timer.Stop())
-			synctest.Wait()
-		}
-		require.LessOrEqual(t, w.Stats().Wakeups, int64(4))
-	})
+	for _, c := range []struct {
+		what   string
+		others int
+		wait   func()
+	}{
+		{"beside others", 1, synctest.Wait},
+		{"of an empty wheel", 0, synctest.Wait},
+		{"of a wheel that is empty for a moment", 0, func() {}},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				w := newWheel(t)
+				for range c.others {
+					defer after(t, w, time.Minute, func() {}).Stop()
+				}
+				for range 1000 {
+					timer := after(t, w, time.Minute, func() {})
+					synctest.Wait() // the worker sees it
+					require.True(t, timer.Stop())
+					c.wait()
+				}
+				require.LessOrEqual(t, w.Stats().Wakeups, int64(4))
+				pass(time.Second)
+				require.EqualValues(t, 1-c.others, w.Retirements(), "workers that have ended")
+			})
+		})
+	}
 }
 
 // Guarantees: W3.

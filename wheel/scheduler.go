@@ -51,6 +51,7 @@ type scheduler struct {
 	_      [64]byte
 	wakeAt atomic.Int64 // the worker sleeps until then; awake while it does not
 	dozing atomic.Bool  // the worker sleeps for longer than idleTimeout
+	roused atomic.Bool  // an entry that left a shard empty has woken the worker
 	_      [64]byte
 }
 

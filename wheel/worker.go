@@ -105,8 +105,8 @@ func (c *scheduler) sleep(r *runner) bool {
 		return true
 	}
 	var timeUp <-chan time.Time
-	idle := c.idle(next)
-	if idle {
+	idle, restless := c.idle(next)
+	if idle || restless {
 		timeUp = c.time.after(idleTimeout)
 	} else if timeUp = c.time.until(next); timeUp == nil {
 		c.wakeAt.Store(awake)
@@ -127,26 +127,29 @@ func (c *scheduler) sleep(r *runner) bool {
 	return true
 }
 
-// idle reports whether the worker has nothing to wait for: next may be the deadline of a stopped entry. If it
-// returns false, the entry that leaves a shard empty wakes the worker, which then looks again.
-func (c *scheduler) idle(next int64) bool {
+// idle reports whether the worker has nothing to wait for: next may be the deadline of a stopped entry. If not, the
+// entry that leaves a shard empty wakes the worker, which then looks again. That happens once in idleTimeout at most: a
+// worker that was woken so, and finds entries again, is restless, and looks again by itself after that time.
+func (c *scheduler) idle(next int64) (idle, restless bool) {
 	if next == never {
-		return true
+		return true, false
 	}
 	if next-c.time.now() <= int64(idleTimeout) {
-		return false
+		return false, false
 	}
 	c.dozing.Store(true)
-	if c.len() > 0 {
-		return false
+	idle = c.len() == 0
+	restless = c.roused.Swap(false) && !idle
+	if idle || restless {
+		c.dozing.Store(false)
 	}
-	c.dozing.Store(false)
-	return true
+	return idle, restless
 }
 
 // rouse wakes a worker that sleeps for long.
 func (c *scheduler) rouse() {
 	if c.dozing.CompareAndSwap(true, false) {
+		c.roused.Store(true)
 		c.wakeNow()
 	}
 }
