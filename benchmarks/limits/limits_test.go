@@ -14,6 +14,7 @@ import (
 	"github.com/go-redis/redis_rate/v10"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/benchmarks/internal/trips"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/wheel"
@@ -30,24 +31,6 @@ type peer struct {
 	allow func(ctx context.Context, key string) (bool, error)
 }
 
-// trips counts round trips: single commands and pipelines.
-type trips struct{ n atomic.Int64 }
-
-func (c *trips) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (c *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		c.n.Add(1)
-		return next(ctx, cmds)
-	}
-}
-
-func (c *trips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		c.n.Add(1)
-		return next(ctx, cmd)
-	}
-}
-
 // plenty is the limit of redis_rate's own benchmark, and is never used up here: with a still higher rate
 // redis_rate, which counts in floating point, would see nothing to write. none is used up after one permit.
 var (
@@ -55,11 +38,10 @@ var (
 	none   = ratelimit.PerHour(1)
 )
 
-func newClient(b *testing.B) (*ratelimit.Client, *redis.Client, *trips) {
+func newClient(b *testing.B) (*ratelimit.Client, *redis.Client, *trips.Counter) {
 	b.Helper()
-	rdb := redistest.Shared(b).Client(b)
-	n := &trips{}
-	rdb.AddHook(n)
+	n := &trips.Counter{}
+	rdb := redistest.Shared(b).Client(b, func(o *redis.Options) { o.PoolSize = 64 }, n.Count)
 	w, err := wheel.New()
 	if err != nil {
 		b.Fatal(err)
@@ -79,7 +61,7 @@ func newClient(b *testing.B) (*ratelimit.Client, *redis.Client, *trips) {
 	return c, rdb, n
 }
 
-func peers(b *testing.B, limit ratelimit.Limit) ([]peer, *trips) {
+func peers(b *testing.B, limit ratelimit.Limit) ([]peer, *trips.Counter) {
 	b.Helper()
 	c, rdb, n := newClient(b)
 	limiter := c.Limiter("bench", limit)
@@ -113,7 +95,7 @@ func BenchmarkAllow(b *testing.B) {
 			for _, p := range all {
 				b.Run(fmt.Sprintf("keys=%d/goroutines=%d/ctx=%s/impl=%s", load.keys, load.goroutines, what, p.name), func(b *testing.B) {
 					base := redistest.Name(b)
-					before, began := n.n.Load(), time.Now()
+					before, began := n.Load(), time.Now()
 					var left atomic.Int64
 					left.Store(int64(b.N))
 					var running sync.WaitGroup
@@ -131,7 +113,7 @@ func BenchmarkAllow(b *testing.B) {
 					}
 					running.Wait()
 					b.ReportMetric(float64(b.N)/time.Since(began).Seconds(), "decisions/s")
-					b.ReportMetric(float64(n.n.Load()-before)/float64(b.N), "trips/op")
+					b.ReportMetric(float64(n.Load()-before)/float64(b.N), "trips/op")
 				})
 			}
 		}
@@ -149,14 +131,14 @@ func BenchmarkDenied(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			before, began := n.n.Load(), time.Now()
+			before, began := n.Load(), time.Now()
 			for b.Loop() {
 				if ok, err := p.allow(context.Background(), key); err != nil || ok {
 					b.Fatal(ok, err)
 				}
 			}
 			b.ReportMetric(float64(time.Since(began).Nanoseconds())/float64(b.N), "ns/denial")
-			b.ReportMetric(float64(n.n.Load()-before)/float64(b.N), "trips/op")
+			b.ReportMetric(float64(n.Load()-before)/float64(b.N), "trips/op")
 		})
 	}
 }
@@ -166,7 +148,7 @@ func BenchmarkWaiters(b *testing.B) {
 	c, _, n := newClient(b)
 	k := c.Limiter("waiters", ratelimit.Limit{Rate: 10, Per: 20 * time.Millisecond, Burst: 10}, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 	ctx := context.Background()
-	before := n.n.Load()
+	before := n.Load()
 	for b.Loop() {
 		key := redistest.Name(b)
 		if _, err := k.AllowN(ctx, key, 10); err != nil {
@@ -182,7 +164,7 @@ func BenchmarkWaiters(b *testing.B) {
 			}
 		}
 	}
-	b.ReportMetric(float64(n.n.Load()-before)/float64(b.N), "trips/op")
+	b.ReportMetric(float64(n.Load()-before)/float64(b.N), "trips/op")
 }
 
 // BenchmarkStoredLimiter measures decisions of the sliding log by its scope.
@@ -197,7 +179,7 @@ func BenchmarkStoredLimiter(b *testing.B) {
 					b.Fatal(err)
 				}
 				b.ReportAllocs()
-				before, began := n.n.Load(), time.Now()
+				before, began := n.Load(), time.Now()
 				var left atomic.Int64
 				left.Store(int64(b.N))
 				var running sync.WaitGroup
@@ -214,7 +196,7 @@ func BenchmarkStoredLimiter(b *testing.B) {
 				}
 				running.Wait()
 				b.ReportMetric(float64(b.N)/time.Since(began).Seconds(), "decisions/s")
-				b.ReportMetric(float64(n.n.Load()-before)/float64(b.N), "trips/op")
+				b.ReportMetric(float64(n.Load()-before)/float64(b.N), "trips/op")
 			})
 		}
 	}

@@ -49,16 +49,16 @@ func BenchmarkVersus(b *testing.B) {
 			b.Run(fmt.Sprintf("keys=%d/goroutines=%d/ctx=%s", load.keys, load.goroutines, what), func(b *testing.B) {
 				all, n := peers(b, plenty)
 				admin := redistest.Shared(b).Client(b)
-				took, spent, trips := map[string][]float64{}, map[string]float64{}, map[string]int64{}
+				took, spent, sent := map[string][]float64{}, map[string]float64{}, map[string]int64{}
 				base := redistest.Name(b)
 				for b.Loop() {
 					all = append(all[1:], all[0]) // none is always the first
 					for _, p := range all {
-						server, before, began := scriptTime(b, admin), n.n.Load(), time.Now()
+						server, before, began := scriptTime(b, admin), n.Load(), time.Now()
 						decide(b, ctx, p, base, load.keys, load.goroutines, load.decisions)
 						took[p.name] = append(took[p.name], time.Since(began).Seconds())
 						spent[p.name] += scriptTime(b, admin) - server
-						trips[p.name] += n.n.Load() - before
+						sent[p.name] += n.Load() - before
 					}
 				}
 				decisions := float64(load.decisions * b.N)
@@ -69,7 +69,7 @@ func BenchmarkVersus(b *testing.B) {
 					}
 					b.ReportMetric(median(ratios), p.name+":x")
 					b.ReportMetric(spent[p.name]/decisions, p.name+":server-us")
-					b.ReportMetric(float64(trips[p.name])/decisions, p.name+":trips")
+					b.ReportMetric(float64(sent[p.name])/decisions, p.name+":trips")
 					b.ReportMetric(float64(load.decisions)/median(took[p.name]), p.name+":/s")
 				}
 				b.ReportMetric(0, "ns/op")

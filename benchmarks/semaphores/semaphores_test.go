@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/benchmarks/internal/trips"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/semaphore"
 	"github.com/cogwheel-go/cogwheel/wheel"
@@ -27,12 +28,6 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 // acquire waits for a permit and returns what gives it back.
 type acquire func(ctx context.Context) (release func() error, err error)
 
-// trips counts round trips: single commands and pipelines.
-type trips struct {
-	n   atomic.Int64
-	rdb *redis.Client
-}
-
 // processorTime returns how much processor time this process has used.
 func processorTime(b *testing.B) time.Duration {
 	b.Helper()
@@ -43,33 +38,17 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-func (c *trips) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (c *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		c.n.Add(1)
-		return next(ctx, cmds)
-	}
-}
-
-func (c *trips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		c.n.Add(1)
-		return next(ctx, cmd)
-	}
-}
-
 // impls are the implementations of each kind. Only cogwheel has a fair one.
 var impls = map[string][]string{"counting": {"cogwheel", "polling"}, "leased": {"cogwheel", "polling"}, "fair": {"cogwheel"}}
 
 var kinds = []string{"counting", "leased", "fair"}
 
 // open returns semaphores on a server of their own, with a connection for each goroutine.
-func open(b *testing.B, kind, impl string, permits, names int) (takes []acquire, n *trips) {
+func open(b *testing.B, kind, impl string, permits, names int) (takes []acquire, rdb *redis.Client, n *trips.Counter) {
 	b.Helper()
 	server := redistest.Start(b)
-	rdb := server.Client(b, func(o *redis.Options) { o.PoolSize = 64 })
-	n = &trips{rdb: rdb}
-	rdb.AddHook(n)
+	n = &trips.Counter{}
+	rdb = server.Client(b, func(o *redis.Options) { o.PoolSize = 64 }, n.Count)
 	if impl == "polling" {
 		for i := range names {
 			name := fmt.Sprint("permits", i)
@@ -82,7 +61,7 @@ func open(b *testing.B, kind, impl string, permits, names int) (takes []acquire,
 			}
 			takes = append(takes, pollCount(rdb, name))
 		}
-		return takes, n
+		return takes, rdb, n
 	}
 	w, err := wheel.New()
 	if err != nil {
@@ -103,7 +82,7 @@ func open(b *testing.B, kind, impl string, permits, names int) (takes []acquire,
 	for i := range names {
 		takes = append(takes, ours(b, c, kind, fmt.Sprint("permits", i), permits))
 	}
-	return takes, n
+	return takes, rdb, n
 }
 
 // ours returns a semaphore of cogwheel.
@@ -192,10 +171,10 @@ func hammer(ctx context.Context, takes []acquire, n int, hold time.Duration) (su
 
 func run(b *testing.B, ctx context.Context, kind, impl string, permits, names, goroutines int, hold time.Duration) {
 	b.Helper()
-	takes, n := open(b, kind, impl, permits, names)
+	takes, rdb, n := open(b, kind, impl, permits, names)
 	var all tally
 	var spent time.Duration
-	before, client, server := n.n.Load(), processorTime(b), redistest.ProcessorTime(b, n.rdb)
+	before, client, server := n.Load(), processorTime(b), redistest.ProcessorTime(b, rdb)
 	for b.Loop() {
 		began := time.Now()
 		x, err := hammer(ctx, takes, goroutines, hold)
@@ -213,8 +192,8 @@ func run(b *testing.B, ctx context.Context, kind, impl string, permits, names, g
 	slices.Sort(all.waits)
 	b.ReportMetric(float64(all.pairs)/spent.Seconds(), "pairs/s")
 	b.ReportMetric(float64((processorTime(b)-client).Microseconds())/float64(all.pairs), "client-us/pair")
-	b.ReportMetric((redistest.ProcessorTime(b, n.rdb)-server)*1e6/float64(all.pairs), "server-us/pair")
-	b.ReportMetric(float64(n.n.Load()-before)/float64(all.pairs), "trips/pair")
+	b.ReportMetric((redistest.ProcessorTime(b, rdb)-server)*1e6/float64(all.pairs), "server-us/pair")
+	b.ReportMetric(float64(n.Load()-before)/float64(all.pairs), "trips/pair")
 	b.ReportMetric(all.waits[len(all.waits)*99/100].Seconds()*1000, "wait-p99-ms")
 }
 

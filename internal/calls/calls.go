@@ -11,6 +11,7 @@ package calls
 import (
 	"cmp"
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -123,8 +124,8 @@ var Nobody context.Context
 // Submit queues the call of c for the node of key: c.Build makes the call just before it is written, and c.Apply gets
 // the reply. user is the context of a user who waits on this goroutine, or Nobody, and then Submit does not block. If
 // nothing else is sent to the node, the goroutine of the user may send the call, which saves two goroutine switches.
-// Then Submit returns after the reply, or when user ends, and the call is sent once more: a call that must not execute
-// twice has Nobody.
+// Then Submit returns after the reply, or when user ends, and the call is sent once more. Instead of a call that must
+// not execute twice, c.Apply gets ErrInterrupted.
 func (s *Sender) Submit(user context.Context, j *Job, c Caller, key string) {
 	l := s.line(key)
 	switch {
@@ -132,10 +133,27 @@ func (s *Sender) Submit(user context.Context, j *Job, c Caller, key string) {
 		s.send(j, c, key, l, false)
 	case user.Done() == nil:
 		s.send(j, c, key, l, true)
-	case !s.sendSolo(user, j, c, key, l):
+	case !s.sendSolo(user, j, c, key, l, false):
 		s.send(j, c, key, l, false)
 	}
 }
+
+// SubmitTimed is Submit for the call of a user whose Caller has a time limit, at whose end it calls Interrupt.
+func (s *Sender) SubmitTimed(user context.Context, j *Job, c Caller, key string) {
+	if l := s.line(key); !s.sendSolo(user, j, c, key, l, true) {
+		s.send(j, c, key, l, false)
+	}
+}
+
+// Interrupt ends the call of a Caller as the end of the user's context does, if SubmitTimed is sending it.
+func (s *Sender) Interrupt(c Caller) {
+	if s.solo != nil {
+		s.solo.interrupt(c)
+	}
+}
+
+// ErrInterrupted is the error of a call that may have executed, and is not sent again, because its user has left.
+var ErrInterrupted = errors.New("calls: interrupted")
 
 // SubmitAlone is Submit for a call with Call.Send. Such calls share no batches.
 func (s *Sender) SubmitAlone(j *Job, c Caller, key string) {

@@ -23,3 +23,10 @@ func (s *Sender) Solos() uint64 {
 	defer s.solo.mu.Unlock()
 	return s.solo.calls / 2
 }
+
+// Begun returns how many calls users have begun to send themselves.
+func (s *Sender) Begun() uint64 {
+	s.solo.mu.Lock()
+	defer s.solo.mu.Unlock()
+	return (s.solo.calls + 1) / 2
+}

@@ -48,6 +48,7 @@ type solo struct {
 	preparing bool
 	dialing   bool
 	busy      bool      // with a call
+	timed     Caller    // may end the call, if SubmitTimed sends it
 	calls     uint64    // begun and ended ones
 	ended     bool      // the call must end
 	off       bool      // for good: rdb has hooks, or the Sender is closed
@@ -64,11 +65,15 @@ func newSolo(rdb redis.UniversalClient, start func(f func()) bool) *solo {
 }
 
 // sendSolo sends a call on the goroutine of its user, and returns after the reply or at the end of ctx. Then the call
-// is sent once more, over the client of the user, for its Caller to get the reply: it may have executed. sendSolo
-// returns false if the call must be sent another way.
-func (s *Sender) sendSolo(ctx context.Context, j *Job, c Caller, key string, l *line) bool {
+// is sent once more, over the client of the user, for its Caller to get the reply: it may have executed. A call that
+// must not execute twice ends. sendSolo returns false if the call must be sent another way.
+func (s *Sender) sendSolo(ctx context.Context, j *Job, c Caller, key string, l *line, timed bool) bool {
 	now := s.Wheel.Now()
-	if s.solo == nil || ctx.Err() != nil || !l.lone(now) || !s.solo.begin(now) {
+	var ends Caller
+	if timed {
+		ends = c
+	}
+	if s.solo == nil || ctx.Err() != nil || !l.lone(now) || !s.solo.begin(now, ends) {
 		return false
 	}
 	s.Gate.EnterInside()
@@ -81,17 +86,23 @@ func (s *Sender) sendSolo(ctx context.Context, j *Job, c Caller, key string, l *
 	l.sendBatch([]*Job{j}, func() { s.executeOne(j, s.solo.own) }, j.tried)
 	stop()
 	ended := s.solo.end(s.Wheel.Now())
-	if err := j.reply.Err(); errors.Is(err, errNoConn) || ended && err != nil && redisconn.OfConnection(err) {
+	err := j.reply.Err()
+	gone, lost := errors.Is(err, errNoConn), ended && err != nil && redisconn.OfConnection(err)
+	switch {
+	case lost && !gone && j.call.Script.IsOnceOnly():
+		j.reply.Cmd = Failed(ErrInterrupted)
+		j.deliver()
+	case gone || lost:
 		j.reply.Ambiguous = j.reply.Ambiguous || redisconn.MayHaveExecuted(err)
 		l.add(j, false)
-		return true
+	default:
+		j.tried()
 	}
-	j.tried()
 	return true
 }
 
-// begin reports whether a call may go solo now. Then end must follow.
-func (s *solo) begin(now time.Time) bool {
+// begin reports whether a call may go solo now, which timed may end if it is not nil. Then end must follow.
+func (s *solo) begin(now time.Time, timed Caller) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.busy || s.dialing || s.off || now.Before(s.rest) {
@@ -103,7 +114,7 @@ func (s *solo) begin(now time.Time) bool {
 	if s.conn == nil {
 		return false
 	}
-	s.busy = true
+	s.busy, s.timed = true, timed
 	s.calls++
 	return true
 }
@@ -112,7 +123,7 @@ func (s *solo) begin(now time.Time) bool {
 func (s *solo) end(now time.Time) (ended bool) {
 	s.mu.Lock()
 	defer s.unlock()
-	s.busy = false
+	s.busy, s.timed = false, nil
 	s.calls++
 	if ended = s.ended; ended {
 		s.rest, s.ended = now.Add(soloRest), false
@@ -133,8 +144,20 @@ func (s *solo) unlock() {
 	}
 }
 
+// interrupt ends the call if it is that of the Caller.
+func (s *solo) interrupt(c Caller) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.busy && s.timed == c {
+		s.interruptLocked()
+	}
+}
+
 // watch ends the call when ctx ends, until stop is called.
 func (s *solo) watch(ctx context.Context) (stop func() bool) {
+	if ctx.Done() == nil {
+		return func() bool { return true }
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.calls
@@ -191,12 +214,13 @@ func (s *solo) dials(now time.Time, hooked bool) *redis.Client {
 	return s.own
 }
 
-// close ends the call that is under way, which goes on over other connections, and closes the connection.
+// close ends the call that is under way, which goes on over other connections, and closes the connection. A call with a
+// time limit ends by itself.
 func (s *solo) close() {
 	s.mu.Lock()
 	defer s.unlock()
 	s.off = true
-	if s.busy {
+	if s.busy && s.timed == nil {
 		s.interruptLocked()
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
 // user makes calls one after the other under a context that may end.
@@ -192,7 +193,7 @@ func TestSolo_EndsWithTheSender(t *testing.T) {
 	}()
 	_ = u.sender.Wheel.Sleep(t.Context(), 20*time.Millisecond) // whether or not it was sent, and by whom
 	u.sender.Gate.Close()
-	u.server.Resume()
+	u.resumeLater()
 	r := <-answer
 	require.NoError(t, r.Err())
 	require.Equal(t, r.Ambiguous, u.sender.Solos() > before)
@@ -251,5 +252,92 @@ func TestSolo_OutlastsItsConnection(t *testing.T) {
 		if u.sender.Solos() > before {
 			require.False(t, r.Ambiguous, "it was not sent over the old connection")
 		}
+	}
+}
+
+// counts is a Caller with a time limit. Its call must not execute twice.
+type counts struct {
+	key   string
+	reply chan redisconn.Reply
+}
+
+func (c *counts) Build() (calls.Call, bool) {
+	return calls.Call{Call: scripts.RateWindow.Call([]string{c.key}, 1_000_000, 60_000, 0, 1, 1, 1)}, true
+}
+func (c *counts) Wanted() bool            { return true }
+func (c *counts) Apply(r redisconn.Reply) { c.reply <- r }
+
+// count makes a call with a time limit.
+func (u *user) count(ctx context.Context) *counts {
+	c := &counts{key: u.key, reply: make(chan redisconn.Reply, 1)}
+	u.sender.SubmitTimed(ctx, new(calls.Job), c, u.key)
+	return c
+}
+
+// hang makes a call with a time limit while Redis does not answer, until end has been called, and returns its reply, or
+// false if the user has not sent it himself.
+func (u *user) hang(ctx context.Context, t *testing.T, end func(c *counts)) (r redisconn.Reply, alone bool) {
+	t.Helper()
+	redistest.Poll(t, func() bool {
+		before := u.sender.Solos()
+		for range 2 * calls.SoloAfter {
+			r := <-u.count(context.Background()).reply
+			require.NoError(t, r.Err())
+		}
+		return u.sender.Solos() > before
+	})
+	u.server.Pause()
+	before, c := u.sender.Begun(), &counts{key: u.key, reply: make(chan redisconn.Reply, 1)}
+	go u.sender.SubmitTimed(ctx, new(calls.Job), c, u.key)
+	_ = u.sender.Wheel.Sleep(t.Context(), 20*time.Millisecond) // mostly it is sent by then
+	alone = u.sender.Begun() > before
+	end(c)
+	if !alone {
+		u.server.Resume()
+	}
+	r = <-c.reply
+	u.server.Resume() // for those that end
+	return r, alone
+}
+
+// resumeLater lets Redis answer after what would end a call has had its time.
+func (u *user) resumeLater() {
+	_ = u.sender.Wheel.Sleep(context.Background(), 20*time.Millisecond)
+	u.server.Resume()
+}
+
+// A call that must not execute twice ends when its Caller says so, or with the context, and in no other way.
+func TestSolo_ACallWithATimeLimit(t *testing.T) {
+	t.Parallel()
+	for what, end := range map[string]func(u *user, c *counts, cancel context.CancelFunc) (ends bool){
+		"its Caller ends it":  func(u *user, c *counts, _ context.CancelFunc) bool { u.sender.Interrupt(c); return true },
+		"its context ends it": func(_ *user, _ *counts, cancel context.CancelFunc) bool { cancel(); return true },
+		"another Caller does not": func(u *user, _ *counts, _ context.CancelFunc) bool {
+			u.sender.Interrupt(new(counts))
+			u.resumeLater()
+			return false
+		},
+		"Close does not": func(u *user, _ *counts, _ context.CancelFunc) bool {
+			u.sender.Gate.Close()
+			u.resumeLater()
+			return false
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			redistest.Poll(t, func() bool {
+				u := newUser(t)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				var ends bool
+				r, alone := u.hang(ctx, t, func(c *counts) { ends = end(u, c, cancel) })
+				if alone && ends {
+					require.ErrorIs(t, r.Err(), calls.ErrInterrupted)
+				} else {
+					require.NoError(t, r.Err())
+				}
+				return alone
+			})
+		})
 	}
 }

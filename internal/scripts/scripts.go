@@ -41,6 +41,9 @@ type trait func(*Script)
 // reply. The caller gets the error, and has to find out whether the script has executed.
 func OnceOnly(s *Script) { s.once = true }
 
+// IsOnceOnly reports whether the script is declared OnceOnly.
+func (s *Script) IsOnceOnly() bool { return s.once }
+
 // declare adds the script in name.lua to the catalogue. Without that file its first use panics; a test uses every
 // script.
 func declare(name string, traits ...trait) *Script {

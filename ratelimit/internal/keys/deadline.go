@@ -95,6 +95,7 @@ func (j *Job) expire() {
 		next = j.deliverLocked(algo.Reading{Sent: s.Keys.Now()})
 	}
 	s.mu.Unlock()
+	s.Keys.Sender.Interrupt(j)
 	s.Send(next)
 }
 
@@ -146,6 +147,26 @@ func (j *Job) overdueLocked() (calls []*call, over, asked bool) {
 	}
 	j.stage, j.calls = expired, nil // nobody waits for the reply
 	return calls, true, asked
+}
+
+// interrupted ends a job that a caller was sending himself when he left. Its script may have charged. If others had
+// joined, the next job asks for them.
+func (j *Job) interrupted() {
+	s := j.state
+	s.mu.Lock()
+	var next *Job
+	if j.stage == sent {
+		j.stage = answered
+		j.stopLocked()
+		others := slices.DeleteFunc(j.calls, func(c *call) bool { return c.left || c.values.Err() != nil })
+		s.pending = append(slices.Clone(others), s.pending...)
+		if next = s.nextLocked(); next == nil {
+			s.inFlight--
+		}
+	}
+	s.mu.Unlock()
+	s.Send(next)
+	j.over()
 }
 
 // dropLocked removes the first n calls from a job. If the job was sent, placeholders stay in their places for

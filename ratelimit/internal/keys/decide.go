@@ -72,11 +72,13 @@ func (s *State) decideTogether(ctx context.Context, n int64, began time.Duration
 	if err != nil {
 		return algo.Decision{}, err
 	}
-	s.Send(j)
+	waits := conventions.Now()
+	if j != nil {
+		s.Keys.Sender.SubmitTimed(ctx, &j.sender, j, s.Route())
+	}
 	select {
 	case <-c.done:
 	default:
-		waits := conventions.Now()
 		select {
 		case <-c.done:
 		case <-ctx.Done():

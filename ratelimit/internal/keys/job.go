@@ -207,6 +207,10 @@ func (j *Job) Repeats(sent bool) bool {
 // Apply implements calls.Caller.
 func (j *Job) Apply(r redisconn.Reply) {
 	s, c := j.state, j.state.Keys
+	if errors.Is(r.Err(), calls.ErrInterrupted) {
+		j.interrupted()
+		return
+	}
 	at := algo.Reading{Sent: c.Clock.At(r.SentAt), Got: c.Now()}
 	c.Took.Add(at.Got - at.Sent)
 	if err := r.Err(); err != nil && j.follows(err) {
