@@ -120,6 +120,27 @@ func BenchmarkAllow(b *testing.B) {
 	}
 }
 
+// BenchmarkSettle measures reservations of ten permits of which seven are used.
+func BenchmarkSettle(b *testing.B) {
+	c, rdb, _ := newClient(b)
+	limiter := c.Limiter("settle", plenty)
+	for _, load := range []struct{ keys, goroutines int }{{1, 1}, {1, 64}, {64, 64}} {
+		b.Run(fmt.Sprintf("keys=%d/goroutines=%d", load.keys, load.goroutines), func(b *testing.B) {
+			settle := func(ctx context.Context, key string) (bool, error) {
+				r, err := limiter.Reserve(ctx, key, 10)
+				if err != nil {
+					return false, err
+				}
+				return true, r.Settle(ctx, 7)
+			}
+			before := scriptTime(b, rdb)
+			b.ResetTimer()
+			decide(b, b.Context(), peer{allow: settle}, redistest.Name(b), load.keys, load.goroutines, b.N)
+			b.ReportMetric((scriptTime(b, rdb)-before)/float64(b.N), "server-us/op")
+		})
+	}
+}
+
 // BenchmarkDenied measures decisions on a key that is known to be exhausted.
 func BenchmarkDenied(b *testing.B) {
 	all, n := peers(b, none)
