@@ -135,6 +135,8 @@ func (a *alone) chargedOnce(t *testing.T) {
 	require.GreaterOrEqual(t, r.Remaining, plenty-a.asked-1)
 }
 
+// A caller that sends its call itself returns when its context ends, and fails no other.
+// Guarantees: Q14.
 func TestAllow_ACallerAloneLeavesWithItsContext(t *testing.T) {
 	t.Parallel()
 	await(t, "a call that the caller sends itself", func() bool {
