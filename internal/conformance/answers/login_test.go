@@ -17,7 +17,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-// failures is a hook of a redis client that notes the calls that fail.
+// failures is a hook of a redis client that notes the calls for which the login was refused.
 type failures struct {
 	mu    sync.Mutex
 	calls []string
@@ -49,7 +49,7 @@ func (*failures) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (f *failures) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		if err != nil {
+		if redisconn.IsLoginRefused(err) {
 			f.note(cmd)
 		}
 		return err
@@ -59,7 +59,7 @@ func (f *failures) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func (f *failures) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		err := next(ctx, cmds)
-		if err != nil {
+		if redisconn.IsLoginRefused(err) {
 			f.note(cmds...)
 		}
 		return err
