@@ -3,6 +3,7 @@ package redislock_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -100,10 +101,13 @@ func TestFleet_ServesInOrderOfArrival(t *testing.T) {
 			stalled := stalls(t)
 			mustUnlock(t, first)
 			wait(processes, newMutex(c, kind, name))
-			for i := range processes + 1 {
-				if got := <-order; got != i {
-					require.Greater(t, stalled(), 10*time.Millisecond, "%d before %d: a waiter has 50 ms to take the lock", got, i)
+			freed := time.Now()
+			for next := []int{0, 1, 2, 3, 4, 5, 6, 7, processes}; len(next) > 0; {
+				got := <-order
+				if got != next[0] { // that waiter had 50 ms to take the lock
+					require.Greater(t, time.Since(freed)+stalled(), 40*time.Millisecond, "%d before %d", got, next[0])
 				}
+				freed, next = time.Now(), slices.DeleteFunc(next, func(i int) bool { return i == got })
 			}
 			for _, h := range holds {
 				<-h.done
