@@ -102,7 +102,7 @@ func TestFleet_ServesInOrderOfArrival(t *testing.T) {
 			mustUnlock(t, first)
 			wait(processes, newMutex(c, kind, name))
 			freed := time.Now()
-			for next := []int{0, 1, 2, 3, 4, 5, 6, 7, processes}; len(next) > 0; {
+			for next := []int{0, 1, 2, 3, 4, 5, 6, 7, 8}; len(next) > 0; {
 				got := <-order
 				if got != next[0] { // that waiter had 50 ms to take the lock
 					require.Greater(t, time.Since(freed)+stalled(), 40*time.Millisecond, "%d before %d", got, next[0])

@@ -128,8 +128,8 @@ func (c *scheduler) sleep(r *runner) bool {
 }
 
 // idle reports whether the worker has nothing to wait for: next may be the deadline of a stopped entry. If not, the
-// entry that leaves a shard empty wakes the worker, which then looks again. That happens once in idleTimeout at most: a
-// worker that was woken so, and finds entries again, is restless, and looks again by itself after that time.
+// entry that leaves a shard empty wakes the worker, which then looks again. A worker that was woken so, and finds
+// entries, is restless: it looks again by itself after idleTimeout, and is not woken so until then.
 func (c *scheduler) idle(next int64) (idle, restless bool) {
 	if next == never {
 		return true, false

@@ -2,8 +2,8 @@ package keys
 
 import "context"
 
-// Interrupt interrupts a job in flight for callers with the contexts, once before has returned. It returns the errors that
-// callers got, by their numbers.
+// Interrupt puts a job in flight, one caller for each context, calls before, and interrupts the job. It returns the
+// errors of the callers that got one, by their numbers.
 func (s *State) Interrupt(before func(), callers ...context.Context) (told map[int]error, err error) {
 	s.mu.Lock()
 	var j *Job
