@@ -61,7 +61,7 @@ func (a *acquisition) took() time.Duration { return a.mutex.client.clock.Since(a
 // newRequest returns a request with a new id.
 func (m *Mutex) newRequest(waits bool) *request {
 	m.client.longest.Raise(m.config.firstLease())
-	return &request{mutex: m, id: m.client.ids.next() + m.config.metadata + m.kind.mark, waits: waits}
+	return &request{claim: claim{mutex: m, id: m.client.ids.next() + m.config.metadata + m.kind.mark}, waits: waits}
 }
 
 // nextRequest returns the request of the next attempt.
@@ -141,7 +141,7 @@ func (c *Client) read(
 		return head.trouble.Pause(c.poll/5, c.poll), nil
 	}
 	if head.enqueuedInRedis { // the login has been refused for too long
-		c.abandon(head.request, head.ambiguous)
+		c.abandon(&head.request.claim, head.ambiguous)
 	}
 	return 0, err
 }
@@ -171,7 +171,7 @@ func (c *Client) refuse(batch []*waitqueue.Waiter[*acquisition], locked *LockedE
 // Redis has confirmed that recently, or if the process yields it.
 func (c *Client) heldHere(key queueKey) (*LockedError, time.Duration) {
 	c.mu.Lock()
-	h := c.holders[heldName{key.kind, key.name}]
+	h := c.holderLocked(key.kind, key.name)
 	yields := c.yields[heldName{key.kind, key.name}]
 	c.mu.Unlock()
 	if yields > 0 {
@@ -194,7 +194,7 @@ func (c *Client) heldHere(key queueKey) (*LockedError, time.Duration) {
 func (c *Client) holds(m *Mutex) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	h := c.holders[m.heldName()]
+	h := c.holderLocked(m.kind, m.name)
 	return h != nil && h.Valid()
 }
 
@@ -217,7 +217,7 @@ func (a *acquisition) result(r *redisconn.Reply) (*held, error) {
 		return nil, err
 	}
 	if taken || a.ambiguous || a.enqueuedInRedis {
-		m.client.abandon(a.request, a.ambiguous)
+		m.client.abandon(&a.request.claim, a.ambiguous)
 	}
 	a.request, a.ambiguous, a.enqueuedInRedis = a.nextRequest(), false, false
 	if !errors.Is(err, renewal.ErrExpired) {
@@ -247,7 +247,7 @@ func (a *acquisition) takeGrant(r *redisconn.Reply) (h *held, taken bool, err er
 	case a.missing != nil:
 		return nil, true, a.missing
 	}
-	h = c.newHeld(*a.request, a.ambiguous)
+	h = c.newHeld(a.request.claim, a.ambiguous)
 	h.handoffsLeft = int16(m.config.handoff.count)
 	if h.fenced() {
 		h.handoffsLeft = int16(g.reserved)

@@ -99,7 +99,7 @@ func (c *Client) allNeeds() []check.Needs {
 // needs reads the needs from the calls that the lock would send.
 func (m *Mutex) needs() []check.Needs {
 	req := m.newRequest(true)
-	reserved, kept := *req, *req
+	reserved, kept := req.claim, req.claim
 	if m.config.fenced {
 		reserved.lastReserved = 1 // its release gives tokens back
 	}
@@ -107,11 +107,11 @@ func (m *Mutex) needs() []check.Needs {
 		kept.keepUntil = math.MaxInt64
 	}
 	calls := []scripts.Call{
-		m.kind.acquire(req), m.kind.release(&reserved), m.kind.release(&kept), m.kind.force(req),
+		m.kind.acquire(req), m.kind.release(&reserved), m.kind.release(&kept), m.kind.force(&req.claim),
 		{Script: m.kind.renew, Keys: m.kind.keysToRenew(m.name, req.id)},
 	}
 	if m.kind.queuesInRedis() {
-		calls = append(calls, m.kind.leave(req))
+		calls = append(calls, m.kind.leave(&req.claim))
 	}
 	own := check.Needs{For: m.kind.name, Name: m.name}
 	for _, call := range calls {

@@ -50,7 +50,7 @@ type Client struct {
 	gate       gate.Gate // entered by everything that talks to Redis, so that Close can wait for its end
 
 	mu      sync.Mutex                 // guards the fields below; all others are set by New and never change
-	holders map[heldName]*held         // locks of exclusive kinds
+	holders map[string]*held           // locks of exclusive kinds, by their names
 	held    map[string]*held           // all others, by their ids
 	limits  map[*held]wheel.Timer      // timers of the locks with WithMaxHold
 	yields  map[heldName]time.Duration // until when the Client asks for no lock that it yields; see yield
@@ -99,7 +99,7 @@ func newClient(rdb redis.UniversalClient, cfg config) (c *Client, err error) {
 		limits:    make(map[*held]wheel.Timer),
 		yields:    make(map[heldName]time.Duration),
 		clock:     client.NewClock(cfg.Wheel),
-		holders:   make(map[heldName]*held),
+		holders:   make(map[string]*held),
 		leases:    make(map[shard]*renewal.Destination),
 		unchecked: make(map[*held]bool),
 	}
@@ -135,23 +135,23 @@ func (c *Client) Mutex(name string, opts ...LockOption) *Mutex {
 }
 
 func (c *Client) newMutex(k *kind, name string, opts []LockOption) *Mutex {
-	m := &Mutex{client: c, kind: k, name: name}
-	if m.err = client.CheckName(argument, name); m.err == nil {
-		m.config, m.err = c.lockConfig(opts)
+	config, err := c.lockConfig(opts)
+	if err == nil && config.stringKey && k == plain {
+		k = stringKind
 	}
-	if m.err != nil {
-		return m
+	switch wrong := client.CheckName(argument, name); {
+	case wrong != nil:
+		err = wrong
+	case err != nil:
+	case config.stringKey && k != stringKind:
+		err = errStringKey
+	case config.minHold > 0 && k != plain:
+		err = errMinHold
 	}
-	if k == plain && m.config.stringKey {
-		m.kind = stringKind
+	if err != nil {
+		config = &sharedConfig{err: err}
 	}
-	switch {
-	case m.config.stringKey && m.kind != stringKind:
-		m.err = errStringKey
-	case m.config.minHold > 0 && m.kind != plain:
-		m.err = errMinHold
-	}
-	return m
+	return &Mutex{client: c, kind: k, name: name, config: config}
 }
 
 // Close releases all held locks as Unlock does, ends waiting calls with ErrClosed, and blocks until the Client has
@@ -223,9 +223,9 @@ type shard struct {
 }
 
 // destination returns the destination that renews a lock.
-func (c *Client) destination(req *request) (d *renewal.Destination, err error) {
-	s := shard{kind: req.kind()}
-	s.node, _ = redisconn.NodeAddr(c.redis.Base, req.name())
+func (c *Client) destination(of *claim) (d *renewal.Destination, err error) {
+	s := shard{kind: of.kind()}
+	s.node, _ = redisconn.NodeAddr(c.redis.Base, of.name())
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if d = c.leases[s]; d == nil {
@@ -235,14 +235,22 @@ func (c *Client) destination(req *request) (d *renewal.Destination, err error) {
 	return d, err
 }
 
+// holderLocked returns the hold of a lock of an exclusive kind, or nil.
+func (c *Client) holderLocked(k *kind, name string) *held {
+	if h := c.holders[name]; h != nil && h.kind() == k {
+		return h
+	}
+	return nil
+}
+
 // keep registers a lock that was granted.
 func (c *Client) keep(h *held) {
 	c.mu.Lock()
 	if h.kind().exclusive {
-		if before := c.holders[h.mutex.heldName()]; before != nil { // that lock is lost, and has not noticed yet
+		if before := c.holders[h.name()]; before != nil { // that lock is lost, and has not noticed yet
 			c.held[before.id] = before
 		}
-		c.holders[h.mutex.heldName()] = h
+		c.holders[h.name()] = h
 	} else {
 		c.held[h.id] = h
 	}
@@ -258,8 +266,8 @@ func (c *Client) drop(h *held) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch h {
-	case c.holders[h.mutex.heldName()]:
-		delete(c.holders, h.mutex.heldName())
+	case c.holders[h.name()]:
+		delete(c.holders, h.name())
 	case c.held[h.id]:
 		delete(c.held, h.id)
 	}
@@ -285,7 +293,7 @@ func (c *Client) limit(h *held, left time.Duration) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.held[h.id] == h || c.holders[h.mutex.heldName()] == h {
+	if c.held[h.id] == h || c.holders[h.name()] == h {
 		c.limits[h], _ = wheelentry.AfterFunc(c.wheel, max(left, 0), reached) // a wheel that is stopped ends the lease
 	}
 }

@@ -35,8 +35,8 @@ var fair = &kind{
 	},
 	release: fairRelease,
 	leave:   fairRelease,
-	force: func(r *request) scripts.Call {
-		what := fairRelease(r)
+	force: func(c *claim) scripts.Call {
+		what := fairRelease(c)
 		what.Args = append(what.Args, scripts.ClientChannel(""))
 		return what
 	},
@@ -45,9 +45,9 @@ var fair = &kind{
 	view:    fairView,
 }
 
-func fairRelease(r *request) scripts.Call {
-	args := []any{r.id, redisconn.Millis(fairWait), r.verb(), scripts.FairLockChannel(r.name())}
-	return scripts.FairLockRelease.Call(scripts.FairLockKeys(r.name()), args...)
+func fairRelease(c *claim) scripts.Call {
+	args := []any{c.id, redisconn.Millis(fairWait), c.verb(), scripts.FairLockChannel(c.name())}
+	return scripts.FairLockRelease.Call(scripts.FairLockKeys(c.name()), args...)
 }
 
 // FairMutex returns the fair lock with the given name: waiters of all processes get it in the order in which

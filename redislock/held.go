@@ -26,9 +26,8 @@ type held struct {
 }
 
 // newHeld returns the hold of a request that Redis has granted. startLease must follow.
-func (c *Client) newHeld(r request, ambiguous bool) *held {
-	r.waiter = ""
-	h := &held{identity: identity{request: r}, Hold: hold.Hold{Client: &c.holding, Ambiguous: ambiguous}}
+func (c *Client) newHeld(of claim, ambiguous bool) *held {
+	h := &held{identity: identity{claim: of}, Hold: hold.Hold{Client: &c.holding, Ambiguous: ambiguous}}
 	h.lock.body = h
 	return h
 }
@@ -48,7 +47,7 @@ func (h *held) Report(end error) { h.client().monitor.ended(&h.identity, end) }
 // ReleaseLater implements hold.Held.
 func (h *held) ReleaseLater(delay time.Duration) {
 	lasts := max(h.ttl(), h.Longest()) // all requests for it were sent before
-	h.client().cleanup.Add(pendingRelease{request: &h.request}, delay, lasts, h.Ambiguous)
+	h.client().cleanup.Add(pendingRelease{claim: &h.claim}, delay, lasts, h.Ambiguous)
 }
 
 // extend implements body.
@@ -128,7 +127,7 @@ func (h *held) sendRelease(ctx context.Context) (r redisconn.Reply, answered boo
 	p := c.redis.Sender.Start(ctx, calls.Request{
 		Key:   h.name(),
 		Must:  true,
-		Build: func() scripts.Call { return h.kind().release(&h.request) },
+		Build: func() scripts.Call { return h.kind().release(&h.claim) },
 		Late: func(r redisconn.Reply) {
 			h.wakeNext(r)
 			if r.Err() != nil || h.Ambiguous {
@@ -210,7 +209,7 @@ func (h *held) handOver() bool {
 	if h.fenced() && c.clock.Since(h.madeAt) < time.Microsecond {
 		return false // tokens must not run ahead of the server's clock, in microseconds
 	}
-	next := c.newHeld(h.request, false)
+	next := c.newHeld(h.claim, false)
 	next.handoffsLeft, next.handedOver = h.handoffsLeft-1, true
 	if h.fenced() {
 		next.token++ // reserved with the acquisition
@@ -239,7 +238,7 @@ func (c *Client) startLease(h *held, sentAt time.Time) (err error) {
 	spec := renewal.Spec{Key: h.name(), ID: h.id, TTL: h.ttl(), SentAt: sentAt, Lost: ErrLost, OnLost: h.onLost}
 	if h.mutex.config.renew {
 		var d *renewal.Destination
-		if d, err = c.destination(&h.request); err == nil {
+		if d, err = c.destination(&h.claim); err == nil {
 			h.Lease, err = d.Add(spec)
 		}
 	} else {

@@ -31,11 +31,10 @@ type Wait struct {
 // Redis, and does not hold up other calls, however many locks there are. A lock that is acquired or
 // ends meanwhile may be yielded or not; any other is yielded once. For a MultiMutex, its parts are yielded.
 func (c *Client) Holds() iter.Seq[Hold] {
-	byID := func(_ string, h *held) body { return h }
-	byName := func(_ heldName, h *held) body { return h }
+	self := func(_ string, h *held) body { return h }
 	return func(yield func(Hold) bool) {
-		if c.monitor.holds(signals.InPieces(&c.mu, c.holders, byName), yield) {
-			c.monitor.holds(signals.InPieces(&c.mu, c.held, byID), yield)
+		if c.monitor.holds(signals.InPieces(&c.mu, c.holders, self), yield) {
+			c.monitor.holds(signals.InPieces(&c.mu, c.held, self), yield)
 		}
 	}
 }

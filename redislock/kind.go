@@ -22,8 +22,8 @@ import (
 //     Mutexes, as a read/write lock is made of one for readers and one for the writer.
 //  4. Set renew: scripts.LockRenew if the id is a field of the hash under the name, else a script for the kind, with
 //     renewKeys. Leases are batched per kind without further code.
-//  5. Enter it in kinds below, its Kind in hooks.go, and its constructor in allNeeds of check.go. A kind with a
-//     queue in Redis also changes needs of check.go.
+//  5. Enter its Kind in hooks.go, and its constructor in allNeeds of check.go. A kind with a queue in Redis also
+//     changes needs of check.go.
 //  6. Enter it in allKinds of kinds_test.go, in find and mutexOf of cmd/cogwheel, in cogwheeltest/holds.go, and its
 //     keys in docs/keys.md.
 type kind struct {
@@ -43,12 +43,12 @@ type kind struct {
 	acquire func(*request) scripts.Call
 
 	// release frees the lock and wakes the waiters. The script replies 1 if the id held the lock, else 0.
-	release func(*request) scripts.Call
+	release func(*claim) scripts.Call
 
 	// leave is set for kinds with a queue of waiters in Redis. It removes the place of a request that is given
 	// up, and frees the lock if the request holds it. Such a request keeps one id for as long as it waits;
 	// requests of other kinds get a new id for each attempt.
-	leave func(*request) scripts.Call
+	leave func(*claim) scripts.Call
 
 	// channel returns the channel on which a waiter is woken. Only a kind with leave may use the id: each of
 	// its waiters has a queue.
@@ -71,7 +71,7 @@ type kind struct {
 	// script replies {1, ids} if the lock was held, with the ids of holds whose clients must still be notified,
 	// else {0}. It replies {2, id} if the holder is a part of a Quorum's hold that must be marked first, and then
 	// gets the id as a further argument.
-	force func(*request) scripts.Call
+	force func(*claim) scripts.Call
 
 	// within is a kind whose hold includes this one: a writer may read. An Owner that holds that kind gets this
 	// kind too. An Owner that holds this kind is refused that kind.
@@ -88,9 +88,9 @@ type kind struct {
 	renewKeys func(name, id string) []string
 }
 
-// request identifies an acquisition in Redis. A hold has a copy of its request, in which the token and keepUntil are
-// set; the rest does not change once it was sent.
-type request struct {
+// claim identifies an acquisition in Redis: in the request for it, and then in its hold, for which the token and
+// keepUntil are set.
+type claim struct {
 	mutex *Mutex
 	id    string // the field of the holder in Redis: unique for ever
 
@@ -100,7 +100,11 @@ type request struct {
 	// keepUntil is when the minimum of a hold has passed for sure, by the clock of the Client; 0 if its release frees
 	// the lock at once. A release before asks Redis, whose clock decides.
 	keepUntil time.Duration
+}
 
+// request asks Redis for a lock. It does not change once it was sent.
+type request struct {
+	claim
 	waiter string        // as which it asks from its place in the line, or ""
 	waited time.Duration // so far
 
@@ -109,24 +113,24 @@ type request struct {
 	waits          bool  // the call waits if it is refused; false for TryLock
 }
 
-func (r *request) client() *Client    { return r.mutex.client }
-func (r *request) kind() *kind        { return r.mutex.kind }
-func (r *request) name() string       { return r.mutex.name }
-func (r *request) ttl() time.Duration { return r.mutex.config.lease }
-func (r *request) fenced() bool       { return r.mutex.config.fenced }
+func (c *claim) client() *Client    { return c.mutex.client }
+func (c *claim) kind() *kind        { return c.mutex.kind }
+func (c *claim) name() string       { return c.mutex.name }
+func (c *claim) ttl() time.Duration { return c.mutex.config.lease }
+func (c *claim) fenced() bool       { return c.mutex.config.fenced }
 
 // wantsToken reports whether Redis grants the request with a token. A reader, whose kind lies within another,
 // gets none.
-func (r *request) wantsToken() bool { return r.fenced() && r.kind().within == nil }
+func (c *claim) wantsToken() bool { return c.fenced() && c.kind().within == nil }
 
 // forcedKey is the key that marks, on one server, the hold of a part as freed by force.
-func (r *request) forcedKey() string {
-	hold, _, _ := strings.Cut(r.id, serverMark)
-	return scripts.LockForced(r.name(), hold)
+func (c *claim) forcedKey() string {
+	hold, _, _ := strings.Cut(c.id, serverMark)
+	return scripts.LockForced(c.name(), hold)
 }
 
 // verb is the command that publishes a release.
-func (r *request) verb() any { return r.mutex.client.redis.Channels.Verb() }
+func (c *claim) verb() any { return c.mutex.client.redis.Channels.Verb() }
 
 // queuesInRedis reports whether the waiters have a queue in Redis.
 func (k *kind) queuesInRedis() bool { return k.leave != nil }
@@ -143,8 +147,8 @@ func (k *kind) appendKeysToRenew(keys []string, name, id string) []string {
 
 // fenceMillis is how long Redis keeps the last token: a day, which matters only if the server's clock is set
 // back, or for ever (0) if Java uses the counter too.
-func (r *request) fenceMillis() int {
-	if r.mutex.config.sharedFence {
+func (c *claim) fenceMillis() int {
+	if c.mutex.config.sharedFence {
 		return 0
 	}
 	return 86_400_000
@@ -170,15 +174,15 @@ var plain = &kind{
 		}
 		return scripts.LockAcquire.Call(keys, r.inLine(args, 5)...)
 	},
-	release: func(r *request) scripts.Call {
-		if r.keepUntil > 0 && r.client().clock.Now() < r.keepUntil {
-			return scripts.LockKeep.Call([]string{r.name()}, r.id, r.verb(), scripts.LockChannel(r.name()))
+	release: func(c *claim) scripts.Call {
+		if c.keepUntil > 0 && c.client().clock.Now() < c.keepUntil {
+			return scripts.LockKeep.Call([]string{c.name()}, c.id, c.verb(), scripts.LockChannel(c.name()))
 		}
-		return r.returningTokens(scripts.LockRelease, scripts.LockChannel(r.name()))
+		return c.returningTokens(scripts.LockRelease, scripts.LockChannel(c.name()))
 	},
-	force: func(r *request) scripts.Call {
-		channel := scripts.LockChannel(r.name())
-		return scripts.LockForce.Call([]string{r.name()}, r.verb(), channel, scripts.ClientChannel(""))
+	force: func(c *claim) scripts.Call {
+		channel := scripts.LockChannel(c.name())
+		return scripts.LockForce.Call([]string{c.name()}, c.verb(), channel, scripts.ClientChannel(""))
 	},
 	channel:   func(name, _ string) string { return scripts.LockChannel(name) },
 	exclusive: true,
@@ -210,14 +214,11 @@ func (r *request) inLine(args []any, n int) []any {
 
 // returningTokens returns a release that gives back reserved tokens that were not used. Only such a release has
 // the fence as a second key; all others have one key, so they succeed while their slot migrates.
-func (r *request) returningTokens(release *scripts.Script, channel string) scripts.Call {
-	what := release.Call([]string{r.name()}, r.id, r.verb(), channel)
-	if r.token < r.lastReserved {
-		what.Keys = append(what.Keys, scripts.LockFence(r.name()))
-		what.Args = append(what.Args, r.lastReserved, r.token)
+func (c *claim) returningTokens(release *scripts.Script, channel string) scripts.Call {
+	what := release.Call([]string{c.name()}, c.id, c.verb(), channel)
+	if c.token < c.lastReserved {
+		what.Keys = append(what.Keys, scripts.LockFence(c.name()))
+		what.Args = append(what.Args, c.lastReserved, c.token)
 	}
 	return what
 }
-
-// kinds are all kinds of locks with one name.
-var kinds = []*kind{plain, fair, reading, writing, stringKind}

@@ -35,7 +35,7 @@ func (m *Mutex) Lead(ctx context.Context, f func(context.Context) error) error {
 	switch {
 	case f == nil:
 		return argument.Nil("function")
-	case m.err == nil && m.kind == reading:
+	case m.Err() == nil && m.kind == reading:
 		return argument.Error("lock", scripts.Quote(m.name), "its readers do not exclude each other")
 	}
 	c := m.client

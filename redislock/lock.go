@@ -46,7 +46,7 @@ func handleOf(b body, err error) (*Lock, error) {
 
 // identity is what a body and the events of it are known by.
 type identity struct {
-	request
+	claim
 	madeAt   time.Duration // when it was made, by the clock of its Client
 	reported hold.Reported // to the Stats and the Hooks
 }

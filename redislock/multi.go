@@ -37,8 +37,8 @@ func (c *Client) MultiMutex(names []string, opts ...LockOption) *MultiMutex {
 		part := c.Mutex(name, opts...)
 		switch {
 		case m.err != nil:
-		case part.err != nil:
-			m.err = part.err
+		case part.Err() != nil:
+			m.err = part.Err()
 		case i > 0 && name == m.names[i-1]:
 			m.err = argument.Error("names", scripts.Quote(name), "given more than once")
 		case part.config.fenced:

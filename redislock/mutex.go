@@ -18,14 +18,13 @@ type Mutex struct {
 	kind   *kind
 	name   string
 	config *sharedConfig
-	err    error // for the name or an option
 }
 
 // Name returns the name of the lock.
 func (m *Mutex) Name() string { return m.name }
 
 // Err returns the *cogwheel.InvalidError of an invalid name or option, or nil. All other methods return it too.
-func (m *Mutex) Err() error { return m.err }
+func (m *Mutex) Err() error { return m.config.err }
 
 // TryLock takes the lock if it is free. It does not queue, so it may overtake callers that wait in Lock, unless the
 // lock is kept for one of them, which it is for up to 50 ms. It blocks for one round trip, at most until ctx ends.
@@ -143,7 +142,7 @@ func (m *Mutex) FromContext(ctx context.Context) *Lock {
 
 // enter checks the arguments and enters the gate.
 func (m *Mutex) enter(ctx context.Context) error {
-	return admit(ctx, &m.client.gate, m.name, m.err)
+	return admit(ctx, &m.client.gate, m.name, m.config.err)
 }
 
 // enterOrReenter enters the gate for a call, or returns another entry of a hold of the context's Owner.

@@ -86,10 +86,8 @@ func (c *Client) notified(message string) {
 
 // holdOfLocked returns the present hold with the id, or nil.
 func (c *Client) holdOfLocked(name, id string) *held {
-	for _, k := range kinds { // only exclusive kinds have holders
-		if h := c.holders[heldName{k, name}]; h != nil && h.id == id {
-			return h
-		}
+	if h := c.holders[name]; h != nil && h.id == id {
+		return h
 	}
 	if h := c.held[id]; h != nil && h.name() == name {
 		return h

@@ -51,6 +51,7 @@ func (c *lockConfig) firstLease() time.Duration { return max(c.lease, c.minHold)
 // sharedConfig is the configuration of all locks with equal options. It never changes.
 type sharedConfig struct {
 	lockConfig
+	err    error // for the name or an option of one Mutex; nothing else is set then
 	handle unique.Handle[lockConfig]
 	millis any // the first lease, rounded up, as an argument of scripts
 }

@@ -132,7 +132,7 @@ func (c *Client) newQueues() *waitqueue.Group[queueKey, *acquisition] {
 		Leave: func(_ queueKey, left []*acquisition) {
 			for _, a := range left {
 				if a.request.kind().queuesInRedis() {
-					c.abandon(a.request, a.ambiguous)
+					c.abandon(&a.request.claim, a.ambiguous)
 				}
 			}
 		},

@@ -197,7 +197,7 @@ func (q *Quorum) Mutex(name string, opts ...LockOption) *QuorumMutex {
 	m := &QuorumMutex{quorum: q, name: name}
 	for _, c := range q.servers {
 		part := c.Mutex(name, opts...)
-		m.parts, m.err = append(m.parts, part), part.err
+		m.parts, m.err = append(m.parts, part), part.Err()
 	}
 	switch config := m.parts[0].config; {
 	case m.err != nil:

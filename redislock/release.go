@@ -17,15 +17,15 @@ const (
 
 // pendingRelease is a release in the background, for a lock without a holder.
 type pendingRelease struct {
-	*request
+	*claim
 	leave bool // the request may still be in the queue in Redis
 }
 
 func (p pendingRelease) call() scripts.Call {
 	if p.leave {
-		return p.kind().leave(p.request)
+		return p.kind().leave(p.claim)
 	}
-	return p.kind().release(p.request)
+	return p.kind().release(p.claim)
 }
 
 func (c *Client) newCleanup() *cleanup.Queue[pendingRelease] {
@@ -39,14 +39,14 @@ func (c *Client) newCleanup() *cleanup.Queue[pendingRelease] {
 	})
 }
 
-// abandon gives up a request that Redis may have granted or enqueued. A place in the queue outlasts a short
+// abandon gives up a claim that Redis may have granted or enqueued. A place in the queue outlasts a short
 // lease.
-func (c *Client) abandon(req *request, ambiguous bool) {
-	lasts, leave := req.mutex.config.firstLease(), req.kind().queuesInRedis()
+func (c *Client) abandon(of *claim, ambiguous bool) {
+	lasts, leave := of.mutex.config.firstLease(), of.kind().queuesInRedis()
 	if leave {
 		lasts = max(lasts, c.fairAlive())
 	}
-	c.cleanup.Add(pendingRelease{request: req, leave: leave}, 0, lasts, ambiguous)
+	c.cleanup.Add(pendingRelease{of, leave}, 0, lasts, ambiguous)
 }
 
 // sendReleases is the cleanup's Send.

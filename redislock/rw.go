@@ -20,13 +20,13 @@ var reading = &kind{
 		keys := []string{r.name(), scripts.ReadTimeout(r.name(), r.id)}
 		return scripts.ReadAcquire.Call(keys, r.inLine([]any{r.id, r.mutex.config.millis}, 2)...)
 	},
-	release: func(r *request) scripts.Call {
-		keys := []string{r.name(), scripts.ReadTimeout(r.name(), r.id)}
-		args := []any{r.id, r.verb(), scripts.RWChannel(r.name()), scripts.ReadTimeouts(r.name())}
+	release: func(c *claim) scripts.Call {
+		keys := []string{c.name(), scripts.ReadTimeout(c.name(), c.id)}
+		args := []any{c.id, c.verb(), scripts.RWChannel(c.name()), scripts.ReadTimeouts(c.name())}
 		return scripts.ReadRelease.Call(keys, args...)
 	},
-	force: func(r *request) scripts.Call {
-		return forceRW(r, "read")
+	force: func(c *claim) scripts.Call {
+		return forceRW(c, "read")
 	},
 	channel:   func(name, _ string) string { return scripts.RWChannel(name) },
 	lines:     true,
@@ -48,11 +48,11 @@ var writing = &kind{
 		}
 		return scripts.WriteAcquire.Call(keys, r.inLine(args, 4)...)
 	},
-	release: func(r *request) scripts.Call {
-		return r.returningTokens(scripts.WriteRelease, scripts.RWChannel(r.name()))
+	release: func(c *claim) scripts.Call {
+		return c.returningTokens(scripts.WriteRelease, scripts.RWChannel(c.name()))
 	},
-	force: func(r *request) scripts.Call {
-		return forceRW(r, "write")
+	force: func(c *claim) scripts.Call {
+		return forceRW(c, "write")
 	},
 	channel:   func(name, _ string) string { return scripts.RWChannel(name) },
 	exclusive: true,
@@ -62,9 +62,9 @@ var writing = &kind{
 	view:      hashView,
 }
 
-func forceRW(r *request, side string) scripts.Call {
-	channel := scripts.RWChannel(r.name())
-	return scripts.RWForce.Call([]string{r.name()}, side, r.verb(), channel, scripts.ClientChannel(""))
+func forceRW(c *claim, side string) scripts.Call {
+	channel := scripts.RWChannel(c.name())
+	return scripts.RWForce.Call([]string{c.name()}, side, c.verb(), channel, scripts.ClientChannel(""))
 }
 
 // RWMutex is a lock that any number of readers, or one writer, can hold. It has no state of its own: all
@@ -90,7 +90,7 @@ func (c *Client) RWMutex(name string, opts ...LockOption) *RWMutex {
 func (rw *RWMutex) Name() string { return rw.write.name }
 
 // Err returns the *cogwheel.InvalidError of an invalid name or option, or nil. All other methods return it too.
-func (rw *RWMutex) Err() error { return rw.write.err }
+func (rw *RWMutex) Err() error { return rw.write.Err() }
 
 // Writer returns the writer's side as a Mutex, for LockFunc, Do, State and ForceUnlock. Its Lock is
 // RWMutex.Lock. Its State includes readers. Its ForceUnlock frees the lock only if a writer holds it.
@@ -214,7 +214,7 @@ func (a *acquisition) downgraded(writer *held, r *redisconn.Reply) (err error) {
 		if err != nil {
 			writer.Ambiguous = writer.Ambiguous || a.ambiguous
 			writer.ReleaseLater(0)
-			c.abandon(req, a.ambiguous)
+			c.abandon(&req.claim, a.ambiguous)
 		}
 	}()
 	g, err := readGrant(r, false)
@@ -227,7 +227,7 @@ func (a *acquisition) downgraded(writer *held, r *redisconn.Reply) (err error) {
 	case !g.taken:
 		return lostBefore("downgrade", req.name(), errGone)
 	}
-	a.held = c.newHeld(*req, r.Ambiguous)
+	a.held = c.newHeld(req.claim, r.Ambiguous)
 	if err = c.startLease(a.held, r.SentAt); err == nil && writer.Ambiguous {
 		writer.ReleaseLater(cleanup.LateCopy)
 	}

@@ -169,7 +169,7 @@ func (m *Mutex) ForceUnlockHolder(ctx context.Context, id string) (bool, error) 
 		if err := m.markForced(id); err != nil {
 			return result{err: err}
 		}
-		r, answered := m.do(ctx, func() scripts.Call { return m.kind.release(&request{mutex: m, id: id}) })
+		r, answered := m.do(ctx, func() scripts.Call { return m.kind.release(&claim{mutex: m, id: id}) })
 		if !answered {
 			return result{false, conventions.Cause(ctx)}
 		}
@@ -197,7 +197,7 @@ func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 		marked := "" // the part that may be freed
 		for {
 			r, answered := m.do(ctx, func() scripts.Call {
-				call := m.kind.force(m.newRequest(false))
+				call := m.kind.force(&m.newRequest(false).claim)
 				if marked != "" {
 					call.Args = append(call.Args, marked)
 				}
@@ -230,7 +230,7 @@ func (m *Mutex) markForced(id string) error {
 	if !strings.Contains(id, serverMark) {
 		return nil
 	}
-	key := (&request{mutex: m, id: id}).forcedKey()
+	key := (&claim{mutex: m, id: id}).forcedKey()
 	return m.client.redis.Client.Set(context.Background(), key, 1, forcedFor).Err()
 }
 

@@ -21,12 +21,12 @@ var stringKind = &kind{
 		}
 		return scripts.StringAcquire.Call(keys, r.inLine(args, 4)...)
 	},
-	release: func(r *request) scripts.Call {
-		return r.returningTokens(scripts.StringRelease, scripts.LockChannel(r.name()))
+	release: func(c *claim) scripts.Call {
+		return c.returningTokens(scripts.StringRelease, scripts.LockChannel(c.name()))
 	},
-	force: func(r *request) scripts.Call {
-		channel := scripts.LockChannel(r.name())
-		return scripts.StringForce.Call([]string{r.name()}, r.verb(), channel, scripts.ClientChannel(""))
+	force: func(c *claim) scripts.Call {
+		channel := scripts.LockChannel(c.name())
+		return scripts.StringForce.Call([]string{c.name()}, c.verb(), channel, scripts.ClientChannel(""))
 	},
 	channel:   func(name, _ string) string { return scripts.LockChannel(name) },
 	exclusive: true,

@@ -31,7 +31,6 @@ type Lease struct {
 	ttl       time.Duration // the TTL that renewals ask for
 	lossError error         // of the Spec
 	onLost    func(error)
-	onTick    func(stopped error) // tick: made once, not for each entry
 
 	prev, next *Lease // guarded by renewer.mu
 	nextDue    *Lease // in the stack of its destination
@@ -224,7 +223,6 @@ func (l *Lease) start() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.renewer.now()
-	l.onTick = l.tick
 	var err error
 	if l.leftLocked(now) <= 0 {
 		err = l.lostErrorLocked(ErrExpired)
@@ -274,7 +272,7 @@ func (l *Lease) tickLocked(now time.Time) (due bool, loss error) {
 
 // armLocked schedules the next entry; none may be pending.
 func (l *Lease) armLocked(now time.Time) (err error) {
-	l.timer, err = wheelentry.AfterFunc(l.renewer.wheel, l.nextEntryLocked(now), l.onTick)
+	l.timer, err = wheelentry.AfterFunc(l.renewer.wheel, l.nextEntryLocked(now), l.tick)
 	return err
 }
 
