@@ -39,6 +39,9 @@ const (
 
 	maxYoung = 64
 
+	// loadTicks is how many ticks are loaded together. With 1, 4 and 8, firing costs more.
+	loadTicks = 2
+
 	// sparse is the number of entries up to which the worker wakes for each entry of a slot. For a slot with
 	// more, it wakes when the tick ends, and in a long tick every crowdedPause too. Whenever it is awake, it
 	// also takes the due entries of the running tick. That scans all entries of the slot, so the pause grows
@@ -74,6 +77,7 @@ type ring struct {
 	picked   uint32 // the next node to look at in the tick that is running
 	pickedAt int64  // and the time as of which its slot is being looked through
 	crowded  int64  // the last tick that was seen to have more than sparse entries
+	loaded   int64  // the last tick that was loaded
 
 	youngAt int64            // lower bound of the deadlines of the young
 	youngs  uint32           // how many places of young are in use
@@ -84,7 +88,7 @@ func (r *ring) init(t ticks, slots int) {
 	r.ticks = t
 	r.bits = uint(bits.Len(uint(slots - 1)))
 	r.mask = 1<<r.bits - 1
-	r.earliest, r.farNext, r.youngAt, r.crowded = never, never, never, -1
+	r.earliest, r.farNext, r.youngAt, r.crowded, r.loaded = never, never, never, -1, -1
 }
 
 // visitTick returns when a slot of a far period is moved to near: at some time in the period before it, spread
@@ -337,10 +341,43 @@ func (r *ring) nearRow(t int64) (rw *row, loc uint32) {
 	return r.rows[k], k<<locSlotBits | uint32(t&r.mask)
 }
 
+// load visits the nodes of tick t and of the ticks behind it, once before they are taken. Whoever walks one long list
+// waits for one cache miss after the other, which is much of what firing a million timers costs. Here the processor has
+// several in flight: the lists of several ticks, each from both ends.
+func (r *ring) load(t int64) {
+	if t <= r.loaded {
+		return
+	}
+	r.loaded = t + loadTicks - 1
+	var lists [loadTicks]bucket
+	n := 0
+	for k := range int64(loadTicks) {
+		rw, loc := r.nearRow(t + k)
+		if rw == nil || rw.shift > 0 { // few entries
+			continue
+		}
+		if b := rw.bucket(loc & locSlotMask); b.head != b.tail {
+			lists[n] = *b
+			n++
+		}
+	}
+	for budget := takeBudget; n > 0 && budget > 0; budget-- {
+		for k := n - 1; k >= 0; k-- {
+			b := &lists[k]
+			b.head, b.tail = r.node(b.head).next, r.node(b.tail).prev
+			if b.head == b.tail || r.node(b.head).prev == b.tail { // they have met, or passed each other
+				n--
+				*b = lists[n]
+			}
+		}
+	}
+}
+
 // drain takes the entries of a tick that is over. All entries leave, so it walks the list and cuts off the
 // nodes it has seen together, instead of unlinking one after another.
 func (r *ring) drain(t int64, due []uint32, budget int) ([]uint32, int) {
 	rw, loc := r.nearRow(t)
+	r.load(t)
 	last, taken := r.lastOf(t), len(due)
 	i := rw.bucket(loc & locSlotMask).head
 	for ; budget > 0 && len(due) < cap(due) && i != 0; budget-- {
@@ -367,6 +404,7 @@ func (r *ring) drain(t int64, due []uint32, budget int) ([]uint32, int) {
 // pick takes the due entries of the tick that is still running. It scans the slot once, over as many calls as
 // that takes.
 func (r *ring) pick(t, now int64, due []uint32, budget int) (_ []uint32, more bool) {
+	r.load(t)
 	rw, loc := r.nearRow(t)
 	if r.picked == 0 || r.node(r.picked).loc != loc || now > r.pickedAt {
 		r.picked, r.pickedAt = rw.bucket(loc&locSlotMask).head, now
