@@ -190,3 +190,22 @@ func TestClose_WhileACallerAloneIsAsking(t *testing.T) {
 		return itself
 	})
 }
+
+// Only a deadline tells how long Redis had for its answer. A context that ends otherwise is no outage, whatever its
+// cause says.
+// Guarantees: Q5.
+func TestAllow_ACauseIsNoDeadline(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	limits := newClient(t, server.Client(t), ratelimit.WithPolicy(ratelimit.FailOpen()), ratelimit.WithTimeout(time.Minute))
+	limit := limits.Limiter("k", ratelimit.PerSecond(10))
+	require.NoError(t, second(limit.Allow(t.Context(), "u")))
+	server.Pause()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	asks := make(chan error, 1)
+	go func() { asks <- second(limit.Allow(ctx, "u")) }()
+	_ = newWheel(t).Sleep(t.Context(), 20*time.Millisecond) // more than the 10 ms that make a deadline an outage
+	cancel(context.DeadlineExceeded)
+	require.ErrorIs(t, <-asks, context.DeadlineExceeded)
+	server.Resume()
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/ratelimit/internal/algo"
 )
 
@@ -38,7 +37,7 @@ func (s *State) grantUpTo(ctx context.Context, n int64) (algo.Decision, error) {
 			return algo.Decision{}, err
 		}
 	}
-	began := conventions.Now()
+	began := beginsToWait(ctx)
 	j, err := s.ask(ctx, algo.UpTo(n, s.Algorithm.Traits().Entries), algo.Settlement{}, false)
 	if err == nil {
 		return s.partOf(j), nil
