@@ -68,9 +68,9 @@ type Job struct {
 	key     string
 	line    *line
 	call    Call
-	built   bool
 	reply   redisconn.Reply
 	tries   int
+	built   bool
 	checked bool      // the node was checked after a failure of the connection
 	since   time.Time // of the first try that found its slot migrating
 }

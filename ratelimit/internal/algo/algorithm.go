@@ -1,6 +1,7 @@
 package algo
 
 import (
+	"slices"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
@@ -122,6 +123,8 @@ type Ask struct {
 	Request
 	Settlement
 	Known
+
+	Room *[]Decision // for the decisions of the answer; nil if they are to be allocated
 
 	members   []string // for a log: one for each request
 	perClient bool     // for a log: the scope of the keys that the script was given
@@ -266,6 +269,8 @@ type Snapshot interface {
 // replayed is the state of a key as the requests of one script saw it, one after the other.
 type replayed interface {
 	charge(n int64)
+	// granted returns the result of a grant that was charged, but for what it has granted.
+	granted() Decision
 	// result returns the result of a denial of n permits after the given time.
 	result(n int64, passed time.Duration) Decision
 }
@@ -275,8 +280,8 @@ type replayed interface {
 func replayOne(s replayed, n, one int64, granted bool) Decision {
 	if granted {
 		s.charge(n)
-		r := s.result(n, 0)
-		r.Allowed, r.Granted, r.RetryAfter = true, n, 0
+		r := s.granted()
+		r.Allowed, r.Granted = true, n
 		return r
 	}
 	r := s.result(max(n, one), 0)
@@ -292,13 +297,21 @@ func inPieces(s replayed, n int64, r *Decision) {
 	}
 }
 
+// room returns an empty slice for decisions.
+func (a *Ask) room() []Decision {
+	if a.Room == nil {
+		return nil
+	}
+	return (*a.Room)[:0]
+}
+
 // replay returns the decision for each caller. granted is the number of requests of each run that the script granted:
 // the first ones.
 func (a *Ask) replay(granted []int64, s replayed) []Decision {
 	if a.Callers == 0 {
 		return nil
 	}
-	all := make([]Decision, 0, a.Callers)
+	all := slices.Grow(a.room(), a.Callers)
 	for k, r := range a.Runs {
 		for at := range r.Count {
 			granted := at < granted[k]

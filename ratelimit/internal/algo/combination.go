@@ -85,7 +85,7 @@ func (c *Combination) Encode(_ string, a *Ask) scripts.Call {
 func (c *Combination) Decode(a *Ask, reply []int64, at Reading) (Answer, error) {
 	from := replyReader{reply: reply}
 	now := from.next(0, exact)
-	got := Answer{Granted: from.granted(a.Runs)}
+	got := Answer{Granted: from.granted(a.Runs), Decisions: a.room()}
 	total := a.permits(got.Granted)
 	charged := make([]Span, len(c.Parts))
 	parts := make([]Snapshot, len(c.Parts))

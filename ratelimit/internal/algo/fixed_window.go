@@ -123,6 +123,12 @@ func (s *windowSnapshot) span(n int64, at Reading) Span {
 }
 
 // result returns the result of a denial of n permits after the given time.
+func (s *windowSnapshot) granted() Decision {
+	r := s.result(0, 0)
+	r.RetryAfter = 0
+	return r
+}
+
 func (s *windowSnapshot) result(n int64, passed time.Duration) Decision {
 	limit := s.window.limit
 	r := Decision{Limit: limit.Rate, RetryAfter: s.Wait(n, passed)}

@@ -174,9 +174,12 @@ func (s *gcraSnapshot) behind(n int64) time.Duration {
 }
 
 func (s *gcraSnapshot) charge(n int64) {
-	p := s.gcra.params
-	s.tat, s.room = p.Add(s.tat, p.Cost(n)), max(0, s.room-p.Cost(n).Micros)
+	p := &s.gcra.params
+	cost := p.Cost(n)
+	s.tat, s.room = p.Add(s.tat, cost), max(0, s.room-cost.Micros)
 }
+
+func (s *gcraSnapshot) granted() Decision { return s.resultAt(s.now, 0) }
 
 func (s *gcraSnapshot) result(n int64, passed time.Duration) Decision {
 	now := s.after(passed)

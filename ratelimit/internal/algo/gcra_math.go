@@ -29,7 +29,8 @@ func (t GCRATime) RoundUp() int64 {
 type GCRAParams struct {
 	step, Den int64
 	burst     int64
-	full      GCRATime // the worth of a whole burst
+	one       GCRATime // the worth of a permit
+	full      GCRATime // and of a whole burst
 }
 
 // NewGCRAParams returns the arithmetic of a valid limit.
@@ -42,12 +43,19 @@ func NewGCRAParams(l Limit) GCRAParams {
 		}
 	}
 	p := GCRAParams{step: step, Den: den, burst: l.Burst}
-	p.full = p.Cost(l.Burst)
+	p.one, p.full = p.worth(1), p.worth(l.Burst)
 	return p
 }
 
 // Cost returns the worth of n permits. It saturates beyond the age of the universe.
 func (p GCRAParams) Cost(n int64) GCRATime {
+	if n == 1 {
+		return p.one
+	}
+	return p.worth(n)
+}
+
+func (p GCRAParams) worth(n int64) GCRATime {
 	hi, lo := bits.Mul64(uint64(n), uint64(p.step))
 	if hi >= uint64(p.Den) {
 		return GCRATime{Micros: math.MaxInt64 / 4}

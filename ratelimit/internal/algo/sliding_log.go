@@ -145,7 +145,7 @@ func (*slidingLog) Decode(a *Ask, reply []int64, at Reading) (Answer, error) {
 	r := replyReader{reply: reply}
 	s := readLog(&r)
 	s.perClient = a.perClient
-	got := Answer{Snapshot: s, TakenBack: r.next(0, int64(len(a.Back))) > 0}
+	got := Answer{Snapshot: s, TakenBack: r.next(0, int64(len(a.Back))) > 0, Decisions: a.room()}
 	answers := make([]int64, len(a.members))
 	for i := range answers {
 		answers[i] = r.next(-exact, exact)

@@ -120,6 +120,12 @@ func (s *slidingSnapshot) free(n int64) time.Duration {
 func (s *slidingSnapshot) foreign() bool { return s.length != s.sliding.limit.Per.Milliseconds() }
 
 // result returns the result of a denial of n permits after the given time.
+func (s *slidingSnapshot) granted() Decision {
+	r := s.result(0, 0)
+	r.RetryAfter = 0
+	return r
+}
+
 func (s *slidingSnapshot) result(n int64, passed time.Duration) Decision {
 	r := Decision{Limit: s.sliding.limit.Rate, Remaining: s.Remaining(), RetryAfter: max(0, s.free(n)-passed)}
 	switch ends := s.length - s.elapsed; {

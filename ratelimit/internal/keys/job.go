@@ -37,21 +37,19 @@ const (
 // arrival of its oldest caller: then the policy decides. If it was not sent by then, it is never sent.
 type Job struct {
 	algo.Ask
-	state  *State
-	calls  []*call // in the order of the requests
-	kind   jobKind
-	sender calls.Job
-	values context.Context //nolint:containedctx // see calls.Call; nil if there are several callers
-	one    [1]*call        // room for a single call
-	oneRun [1]algo.Run     // room for a single run
+	state   *State
+	calls   []*call // in the order of the requests
+	kind    jobKind
+	returns bool // permits that are granted after the caller has left are given back
+	sender  calls.Job
+	values  context.Context //nolint:containedctx // see calls.Call; nil if there are several callers
+	one     [1]*call        // room for a single call
+	oneRun  [1]algo.Run     // room for a single run
 
 	// The outcome for a caller that waits. got and err are set before done is closed.
 	done chan struct{}
 	Got  algo.Answer
 	err  error // the cause if there is no answer: an error of this package
-
-	// returns means that permits that are granted after the caller has left are given back.
-	returns bool
 
 	// The mu of the state guards the rest.
 	stage     stage
@@ -280,6 +278,7 @@ func (j *Job) read(r *redisconn.Reply, at algo.Reading) (algo.Answer, error) {
 	reply, err := r.Integers()
 	var got algo.Answer
 	if err == nil {
+		j.takeRoom()
 		got, err = j.state.Algorithm.Decode(&j.Ask, reply, at)
 		err = r.Understood(err)
 	}
@@ -289,12 +288,33 @@ func (j *Job) read(r *redisconn.Reply, at algo.Reading) (algo.Answer, error) {
 	return got, nil
 }
 
+// takeRoom takes room for the decisions of callers, of which one script may have hundreds.
+func (j *Job) takeRoom() {
+	if j.kind == jobCalls {
+		j.Room = j.state.Keys.rooms.Get().(*[]algo.Decision)
+	}
+}
+
+// leaveRoom gives the room back when the callers have their decisions.
+func (j *Job) leaveRoom() {
+	if j.Room == nil {
+		return
+	}
+	if told := j.Got.Decisions; len(told) > 0 {
+		clear(told)
+		*j.Room = told
+	}
+	j.state.Keys.rooms.Put(j.Room)
+	j.Room, j.Got.Decisions = nil, nil
+}
+
 // deliverLocked gives the callers of a job their outcome, and returns the job to send next.
 func (j *Job) deliverLocked(at algo.Reading) (next *Job) {
 	s := j.state
 	switch j.kind {
 	case jobCalls:
 		s.decideLocked(j.calls, &j.Got, j.err)
+		j.leaveRoom()
 		if next = s.nextLocked(); next == nil {
 			s.inFlight--
 		}

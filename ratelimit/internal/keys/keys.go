@@ -45,6 +45,7 @@ type Config struct {
 type Keys struct {
 	Config
 	states  states
+	rooms   sync.Pool // of *[]algo.Decision, for the decisions of one script
 	calls   sync.Pool // of *call; one per Client, because a channel belongs to the synctest bubble that made it
 	Scripts atomic.Int64
 	Waiting atomic.Int64
@@ -55,6 +56,7 @@ type Keys struct {
 func New(cfg Config) *Keys {
 	c := &Keys{Config: cfg}
 	c.calls.New = newCall
+	c.rooms.New = func() any { return new([]algo.Decision) }
 	c.states.seed = maphash.MakeSeed()
 	return c
 }
