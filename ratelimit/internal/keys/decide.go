@@ -209,8 +209,8 @@ func (s *State) abandon(c *call) bool {
 // shorter deadline must not lead to a grant by the policy.
 const leastWait = 10 * time.Millisecond
 
-// beginsToWait returns when a call of ctx begins to wait for Redis, for ranOut. Most contexts have no deadline, and need
-// no look at the clock, which is 3 % of a decision on a hot key.
+// beginsToWait returns when a call of ctx begins to wait for Redis, for ranOut. A context without a deadline needs no
+// look at the clock, which is 3 % of a decision on a hot key.
 func beginsToWait(ctx context.Context) (began time.Time) {
 	if _, ends := ctx.Deadline(); ends {
 		began = conventions.Now()
@@ -316,6 +316,51 @@ func (s *State) refused() error {
 		return Unavailable(cause)
 	}
 	return nil
+}
+
+// told returns the decision for a caller.
+func told(d *algo.Decision) (algo.Decision, error) {
+	if d.Exceeds {
+		return algo.Decision{}, ErrExceedsLimit
+	}
+	return *d, nil
+}
+
+// decideLocked gives calls the answer if err is nil, and else the policy's.
+func (s *State) decideLocked(calls []*call, got *algo.Answer, err error) {
+	for i, c := range calls {
+		switch {
+		case c.left:
+			continue
+		case errors.Is(err, ErrUnavailable):
+			c.res, c.err = s.policyLocked(c.n, err)
+		case err != nil:
+			c.err = err
+		default:
+			c.res, c.err = told(&got.Decisions[i])
+		}
+		c.done <- struct{}{}
+	}
+}
+
+// takeRoom takes room for the decisions of callers, of which one script may have hundreds.
+func (j *Job) takeRoom() {
+	if j.kind == jobCalls {
+		j.Room = j.state.Keys.rooms.Get().(*[]algo.Decision)
+	}
+}
+
+// leaveRoom gives the room back when the callers have their decisions.
+func (j *Job) leaveRoom() {
+	if j.Room == nil {
+		return
+	}
+	if told := j.Got.Decisions; len(told) > 0 {
+		clear(told)
+		*j.Room = told
+	}
+	j.state.Keys.rooms.Put(j.Room)
+	j.Room, j.Got.Decisions = nil, nil
 }
 
 // heard records the outcome of a call that was sent at sentAt. An error about a key is no outage of its node.

@@ -288,26 +288,6 @@ func (j *Job) read(r *redisconn.Reply, at algo.Reading) (algo.Answer, error) {
 	return got, nil
 }
 
-// takeRoom takes room for the decisions of callers, of which one script may have hundreds.
-func (j *Job) takeRoom() {
-	if j.kind == jobCalls {
-		j.Room = j.state.Keys.rooms.Get().(*[]algo.Decision)
-	}
-}
-
-// leaveRoom gives the room back when the callers have their decisions.
-func (j *Job) leaveRoom() {
-	if j.Room == nil {
-		return
-	}
-	if told := j.Got.Decisions; len(told) > 0 {
-		clear(told)
-		*j.Room = told
-	}
-	j.state.Keys.rooms.Put(j.Room)
-	j.Room, j.Got.Decisions = nil, nil
-}
-
 // deliverLocked gives the callers of a job their outcome, and returns the job to send next.
 func (j *Job) deliverLocked(at algo.Reading) (next *Job) {
 	s := j.state
@@ -353,31 +333,6 @@ func (j *Job) keepBackLocked(err error) bool {
 	s.line.Charged.back = append(s.line.Charged.back, j.Back...)
 	s.line.giveBackLater(s.Keys.Now())
 	return true
-}
-
-// told returns the decision for a caller.
-func told(d *algo.Decision) (algo.Decision, error) {
-	if d.Exceeds {
-		return algo.Decision{}, ErrExceedsLimit
-	}
-	return *d, nil
-}
-
-// decideLocked gives calls the answer if err is nil, and else the policy's.
-func (s *State) decideLocked(calls []*call, got *algo.Answer, err error) {
-	for i, c := range calls {
-		switch {
-		case c.left:
-			continue
-		case errors.Is(err, ErrUnavailable):
-			c.res, c.err = s.policyLocked(c.n, err)
-		case err != nil:
-			c.err = err
-		default:
-			c.res, c.err = told(&got.Decisions[i])
-		}
-		c.done <- struct{}{}
-	}
 }
 
 // deliverToLineLocked serves the waiters.
