@@ -18,6 +18,9 @@ import (
 // rolePaused is that of a process that is stopped now and then while it asks for permits.
 const rolePaused = "paused"
 
+// pausedTimeout is the timeout of that process. After a pause it has as long again for an answer, beside other tests.
+const pausedTimeout = time.Second
+
 // pausedCounts is what such a process reports.
 type pausedCounts struct{ Calls, Degraded, Failed, MostGranted int }
 
@@ -28,7 +31,9 @@ func runPaused() error {
 	if err != nil {
 		return err
 	}
-	c, err := ratelimit.New(rdb, ratelimit.WithWheel(w), ratelimit.WithPolicy(ratelimit.FailOpen()))
+	c, err := ratelimit.New(
+		rdb, ratelimit.WithWheel(w), ratelimit.WithPolicy(ratelimit.FailOpen()), ratelimit.WithTimeout(pausedTimeout),
+	)
 	if err != nil {
 		return err
 	}

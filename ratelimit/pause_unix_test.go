@@ -23,16 +23,16 @@ func TestAllow_APauseOfTheProcessIsNoOutage(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+rolePaused, childAddr+"="+server.Addr(), childEnd+"=5s")
+	cmd.Env = append(os.Environ(), childEnv+"="+rolePaused, childAddr+"="+server.Addr(), childEnd+"=6s")
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, os.Stderr
 	require.NoError(t, cmd.Start())
 	w := newWheel(t)
 	redistest.Poll(t, func() bool { return server.Client(t).DBSize(t.Context()).Val() > 0 })
-	for range 6 {
+	for range 3 {
 		require.NoError(t, w.Sleep(t.Context(), 150*time.Millisecond))
 		require.NoError(t, cmd.Process.Signal(syscall.SIGSTOP))
-		require.NoError(t, w.Sleep(t.Context(), 400*time.Millisecond))
+		require.NoError(t, w.Sleep(t.Context(), pausedTimeout+400*time.Millisecond))
 		require.NoError(t, cmd.Process.Signal(syscall.SIGCONT))
 	}
 	require.NoError(t, cmd.Wait())
