@@ -18,7 +18,7 @@ import (
 // rolePaused is that of a process that is stopped now and then while it asks for permits.
 const rolePaused = "paused"
 
-// pausedTimeout is the timeout of that process. After a pause it has as long again for an answer, beside other tests.
+// pausedTimeout is the timeout of that process. After a pause it waits as long again for an answer.
 const pausedTimeout = time.Second
 
 // pausedCounts is what such a process reports.

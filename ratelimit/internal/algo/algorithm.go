@@ -269,7 +269,7 @@ type Snapshot interface {
 // replayed is the state of a key as the requests of one script saw it, one after the other.
 type replayed interface {
 	charge(n int64)
-	// granted returns the result of a grant that was charged, but for what it has granted.
+	// granted returns the state after a grant that was charged. The caller adds what was granted.
 	granted() Decision
 	// result returns the result of a denial of n permits after the given time.
 	result(n int64, passed time.Duration) Decision

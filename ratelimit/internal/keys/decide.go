@@ -343,21 +343,22 @@ func (s *State) decideLocked(calls []*call, got *algo.Answer, err error) {
 	}
 }
 
-// takeRoom takes room for the decisions of callers, of which one script may have hundreds.
-func (j *Job) takeRoom() {
+// takeRoomLocked takes room for the decisions of a script, which may have hundreds of callers. The answer of a job that
+// has expired gets none: expire may be about to leave it.
+func (j *Job) takeRoomLocked() {
 	if j.kind == jobCalls {
 		j.Room = j.state.Keys.rooms.Get().(*[]algo.Decision)
 	}
 }
 
-// leaveRoom gives the room back when the callers have their decisions.
-func (j *Job) leaveRoom() {
+// leaveRoomLocked gives the room back when the callers have their decisions.
+func (j *Job) leaveRoomLocked() {
 	if j.Room == nil {
 		return
 	}
-	if told := j.Got.Decisions; len(told) > 0 {
-		clear(told)
-		*j.Room = told
+	if all := j.Got.Decisions; len(all) > 0 {
+		clear(all)
+		*j.Room = all
 	}
 	j.state.Keys.rooms.Put(j.Room)
 	j.Room, j.Got.Decisions = nil, nil

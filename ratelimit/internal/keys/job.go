@@ -239,6 +239,7 @@ func (j *Job) finish(r *redisconn.Reply, at algo.Reading) {
 	late := j.stage == expired
 	if !late {
 		j.stage = answered
+		j.takeRoomLocked()
 	}
 	j.stopLocked()
 	s.mu.Unlock()
@@ -278,7 +279,6 @@ func (j *Job) read(r *redisconn.Reply, at algo.Reading) (algo.Answer, error) {
 	reply, err := r.Integers()
 	var got algo.Answer
 	if err == nil {
-		j.takeRoom()
 		got, err = j.state.Algorithm.Decode(&j.Ask, reply, at)
 		err = r.Understood(err)
 	}
@@ -294,7 +294,7 @@ func (j *Job) deliverLocked(at algo.Reading) (next *Job) {
 	switch j.kind {
 	case jobCalls:
 		s.decideLocked(j.calls, &j.Got, j.err)
-		j.leaveRoom()
+		j.leaveRoomLocked()
 		if next = s.nextLocked(); next == nil {
 			s.inFlight--
 		}
