@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"slices"
@@ -366,6 +367,7 @@ func (c *faultConn) Read(p []byte) (int, error) {
 		c.d.effects.Add(1)
 		if n > 0 && r.loss == Cut {
 			defer close(r.lost)
+			c.drain()
 			c.cut()
 			return 0, c.explain("read", net.ErrClosed)
 		}
@@ -384,6 +386,14 @@ func (c *faultConn) Read(p []byte) (int, error) {
 		}
 	}
 	return n, c.explain("read", err)
+}
+
+// drain waits until the server has read all that was sent, and lets its replies go. A server reads a long pipeline in
+// parts and answers each before it reads the next, so the first reply is no sign that it has the last call.
+func (c *faultConn) drain() {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
+		_, _ = io.Copy(io.Discard, c.Conn)
+	}
 }
 
 // deafen loses the bytes just read and all that follow.

@@ -3,6 +3,7 @@ package redistest_test
 import (
 	"os"
 	"runtime"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -141,6 +142,23 @@ func TestFaultDialer_LoseReply(t *testing.T) {
 		case <-redistest.Within(t, redistest.Patience).Done():
 			require.Fail(t, "not reported")
 		}
+	})
+
+	t.Run("a pipeline that the server reads and answers in parts is executed to its end", func(t *testing.T) {
+		t.Parallel()
+		d, rdb := newFaultyClient(t)
+		key := redistest.Name(t)
+		const calls = 20_000
+		lost := d.LoseReply("incr", 1, redistest.Cut)
+		_, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for range calls {
+				p.Incr(ctx, key)
+			}
+			return nil
+		})
+		require.ErrorIs(t, err, syscall.ECONNRESET)
+		<-lost
+		require.Equal(t, strconv.Itoa(calls), rdb.Get(ctx, key).Val())
 	})
 
 	t.Run("go-redis repeats the call unless told otherwise", func(t *testing.T) {
