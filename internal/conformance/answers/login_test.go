@@ -3,6 +3,7 @@ package answers_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,17 +32,20 @@ func (f *failures) note(cmds ...redis.Cmder) {
 	}
 }
 
-// have reports whether a call that contains each of the words has failed.
-func (f *failures) have(words ...string) bool {
+// known reports whether two calls that contain each of the words have failed: the second begins when the process has taken
+// note of the first.
+func (f *failures) known(words ...string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	all := strings.Join(f.calls, "\n")
-	for _, word := range words {
-		if !strings.Contains(all, word) {
-			return false
+	return !slices.ContainsFunc(words, func(word string) bool {
+		failed := 0
+		for _, call := range f.calls {
+			if strings.Contains(call, word) {
+				failed++
+			}
 		}
-	}
-	return true
+		return failed < 2
+	})
 }
 
 func (*failures) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -112,7 +116,7 @@ func TestLogin_APasswordIsRotated(t *testing.T) {
 			s.requireRefused()
 			require.NoError(t, s.other.delays.Queue(s.name+":tasks").Schedule(ctx, "short", 0, nil))
 			redistest.Poll(t, func() bool {
-				return fails.have(s.asked()...) && p.locks.Stats().Renewal.Failures > 0
+				return fails.known(append(s.asked(), "awaited:{"+s.name)...) && p.locks.Stats().Renewal.Failures > 0
 			})
 			s.requireRefusedBehind()
 			require.True(t, redisconn.IsLoginRefused(<-impatient), "a lease has passed: it is no rotation")
