@@ -198,9 +198,9 @@ func stopShared() {
 	shared.server, sharedNodes.cluster = nil, nil
 }
 
-// Name returns a name made from the test's name that no other call in this binary returns, nor anything that begins with
-// it: names with numbers behind them are as different. It holds no braces or glob characters, so it can be used whole,
-// in a hash tag or in a pattern.
+// Name returns a name made from the test's name that no other call in this binary returns, nor anything that begins
+// with it: names with numbers behind them are as different. It holds no braces or glob characters, so it can be used
+// whole, in a hash tag or in a pattern.
 func Name(tb testing.TB) string {
 	tame := strings.Map(func(r rune) rune {
 		if strings.ContainsRune("{}*?[]\\ ", r) {
