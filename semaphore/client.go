@@ -130,7 +130,7 @@ func (c *Client) makeQueues() {
 		GiveBack: c.giveBackCounting,
 	})
 	c.countingReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *countingRelease]{
-		Submit: c.redis.Sender.Submit, Build: c.buildCountingReleases,
+		Submit: c.redis.Sender.Submit, Build: c.buildCountingReleases, Gather: c.countingLines.Gather,
 		MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
 	})
 	c.plain, c.fair = c.newLeased(false), c.newLeased(true)

@@ -201,17 +201,22 @@ func (c *Client) newLeased(fair bool) leased {
 		releases: waitqueue.New(c.wheel, waitqueue.Config[string, *releaseRequest]{
 			Submit: c.redis.Sender.Submit,
 			Build: func(name string, batch []*waitqueue.Waiter[*releaseRequest]) waitqueue.Attempt {
-				call := c.releaseCall(name, fair, idsOf(batch), lines.Releases(name))
+				call := calls.Call{Call: c.releaseCall(name, fair, idsOf(batch), lines.Releases(name))}
+				if lines.Next(name) {
+					call.Next = c.leased(fair).acquisitions.Next(name)
+					call.Alone = call.Next.Caller != nil
+				}
 				read := func(r redisconn.Reply) (time.Duration, error) {
 					asks, err := readReleased(batch, r)
-					if asks {
+					if asks && !r.Followed {
 						lines.Asks(name)
 					}
 					return 0, err
 				}
-				return waitqueue.Attempt{Call: calls.Call{Call: call}, Read: read}
+				return waitqueue.Attempt{Call: call, Read: read}
 			},
 			MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
+			Gather: lines.Gather,
 		}),
 	}
 }

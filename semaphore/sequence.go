@@ -192,8 +192,12 @@ func (c *Client) buildCountingReleases(
 		call.releases = append(call.releases, w.Value)
 	}
 	waiter := c.countingLines.Releases(name)
+	sent := calls.Call{Call: c.releasingScript(name, call.part(), waiter)}
+	if c.countingLines.Next(name) {
+		sent.Next = c.counting.Next(name)
+	}
 	return waitqueue.Attempt{
-		Call: calls.Call{Call: c.releasingScript(name, call.part(), waiter)},
+		Call: sent,
 		Read: func(r redisconn.Reply) (time.Duration, error) { return c.readReleases(name, call, batch, r) },
 	}
 }
@@ -213,7 +217,7 @@ func (c *Client) readReleases(
 			err = r.Unexpected()
 		}
 	}
-	if asks {
+	if asks && !r.Followed {
 		c.countingLines.Asks(name)
 	}
 	if err != nil {

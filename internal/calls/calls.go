@@ -57,9 +57,19 @@ type Call struct {
 	// Send, if not nil, replaces Script: it sends the call over connections that it chooses. It may block.
 	Send func(ctx context.Context) *redis.Cmd
 
+	// Next, if it has a Caller, is sent behind this call in the same pipeline. It is for a call that this one makes
+	// possible, to the same node: it saves the round trip in between.
+	Next Next
+
 	// Start, if not nil, replaces Script for an owner that does not use a Sender: it sends the call and passes the
 	// reply to done, once. Neither may block.
 	Start func(done func(*redis.Cmd))
+}
+
+// Next is a Job that its Caller has not sent, because another call is to take it along.
+type Next struct {
+	Job    *Job
+	Caller Caller
 }
 
 // Job is a call from Submit until Apply. The zero value is ready for Submit.
@@ -71,6 +81,7 @@ type Job struct {
 	reply   redisconn.Reply
 	tries   int
 	built   bool
+	follows bool      // in the pipeline of the job before it
 	checked bool      // the node was checked after a failure of the connection
 	since   time.Time // of the first try that found its slot migrating
 }

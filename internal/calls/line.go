@@ -35,9 +35,9 @@ const (
 	// maxStalled is the maximum number of stalled batches of a node.
 	maxStalled = 16
 
-	// patience and maxYields bound how long a batch waits for the callers of the previous one. Yields are counted
+	// Patience and maxYields bound how long a batch waits for callers that are about to come. Yields are counted
 	// because time stands still in a bubble of testing/synctest.
-	patience  = 50 * time.Microsecond
+	Patience  = 50 * time.Microsecond
 	maxYields = 500
 
 	// perCall is the longest time for each call of a batch if the server is near.
@@ -224,9 +224,43 @@ func (l *line) take(f *flight) []*Job {
 		f.sentAt = l.sender.Wheel.Now()
 		l.mu.Unlock()
 		if jobs = slices.DeleteFunc(jobs, func(j *Job) bool { return !j.build() }); len(jobs) > 0 {
-			return jobs
+			return withNext(jobs)
 		}
 	}
+}
+
+// withNext returns the jobs, each with its Call.Next behind it.
+func withNext(jobs []*Job) []*Job {
+	if !slices.ContainsFunc(jobs, (*Job).hasNext) {
+		return jobs
+	}
+	all := make([]*Job, 0, len(jobs)+1)
+	for _, j := range jobs {
+		all = append(all, j)
+		if next := j.takeNext(); next != nil {
+			all = append(all, next)
+		}
+	}
+	return all
+}
+
+func (j *Job) hasNext() bool {
+	return j.call.Next.Caller != nil
+}
+
+// takeNext returns the job of Call.Next, if there is one. A later try of j has none.
+func (j *Job) takeNext() *Job {
+	if !j.hasNext() {
+		return nil
+	}
+	next := j.call.Next
+	j.call.Next = Next{}
+	j.line.sender.Gate.EnterInside()
+	*next.Job = Job{caller: next.Caller, key: j.key, line: j.line, follows: true}
+	if !next.Job.build() {
+		return nil
+	}
+	return next.Job
 }
 
 // endLocked ends a flight.
@@ -243,7 +277,13 @@ func (l *line) endLocked(f *flight) {
 
 // carry sends a batch and passes on its replies.
 func (l *line) carry(f *flight, jobs []*Job) {
-	n, lone := len(jobs), jobs[0].call.Values != nil // a job without Values may have several callers
+	lone := jobs[0].call.Values != nil // a job without Values may have several callers
+	n := len(jobs)
+	for _, j := range jobs {
+		if j.follows {
+			n--
+		}
+	}
 	l.sendBatch(jobs, func() { l.sender.execute(jobs) }, func() {
 		handleReplies(jobs)
 		l.fly(f)
@@ -253,7 +293,9 @@ func (l *line) carry(f *flight, jobs []*Job) {
 	handleReplies(jobs)
 	switch {
 	case n > 1 && !near:
-		l.regather(expected)
+		// On a slow network, the callers of this batch and those that came in between would form two groups that wait
+		// for each other's round trips.
+		Gather(func() bool { return l.arrived() >= expected })
 	case n > 1 || !lone:
 		runtime.Gosched()
 	}
@@ -261,19 +303,26 @@ func (l *line) carry(f *flight, jobs []*Job) {
 
 // handleReplies gives each job its reply: the job ends, or is sent again later.
 func handleReplies(jobs []*Job) {
-	for _, j := range jobs {
+	for len(jobs) > 0 {
+		j := jobs[0]
+		jobs = jobs[1:]
+		if len(jobs) > 0 && jobs[0].follows {
+			next := jobs[0]
+			jobs = jobs[1:]
+			j.reply.Followed = j.reply.Err() == nil && scripts.InOrder(j.reply.Cmd)
+			next.follows = false // it may be sent again, alone
+			next.tried()
+		}
 		j.tried()
 	}
 }
 
-// regather yields until the callers of a batch have sent their next calls, at most for patience. Without it, on a
-// slow network, they and the callers that came in between would form two groups that wait for each other's round
-// trips.
-func (l *line) regather(due uint64) {
+// Gather yields until callers that are about to come have come, at most for Patience.
+func Gather(come func() bool) {
 	began := time.Now() //nolint:forbidigo // the bound is processor time
 	for range maxYields {
 		runtime.Gosched()
-		if l.arrived() >= due || time.Since(began) >= patience { //nolint:forbidigo // as above
+		if come() || time.Since(began) >= Patience { //nolint:forbidigo // as above
 			return
 		}
 	}
@@ -291,7 +340,7 @@ func (l *line) arrived() uint64 {
 func (l *line) sendBatch(jobs []*Job, execute, goOn func()) {
 	sentAt := l.sender.Wheel.Now()
 	for _, j := range jobs {
-		j.reply.Cmd, j.reply.SentAt = nil, sentAt
+		j.reply.Cmd, j.reply.SentAt, j.reply.Followed = nil, sentAt, false
 	}
 	usercode.Here(execute, func(failure *usercode.Failure) {
 		for _, j := range jobs {

@@ -82,6 +82,11 @@ func (s *Sender) sendSolo(ctx context.Context, j *Job, c Caller, key string, l *
 		s.solo.end(now)
 		return true
 	}
+	if j.hasNext() {
+		s.solo.end(now)
+		l.add(j, false)
+		return true
+	}
 	stop := s.solo.watch(ctx)
 	l.sendBatch([]*Job{j}, func() { s.executeOne(j, s.solo.own) }, j.tried)
 	stop()

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/pubsub"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 )
@@ -73,8 +74,11 @@ type place struct {
 	stop      func() // ends listen, once that has returned
 	left      bool   // nobody waits any more
 
-	head time.Duration // when the head of the queue came that asked last
-	most int           // how many requests to ask for; 0: all
+	place int           // of the last refusal; 0: none, or not in the line
+	head  time.Duration // when the head of the queue came that asked last
+	came  int           // requests that were granted before it, whose releases may be gathered
+	at    time.Time     // when they were
+	most  int           // how many requests to ask for; 0: all
 }
 
 // Listens implements the function of waitqueue.Config.
@@ -216,6 +220,34 @@ func (l *Lines[K]) Asks(key K) {
 	}
 }
 
+// Next reports whether nobody else is ahead of the queue of a key, as far as is known: then it asks in the pipeline of
+// a release of its own process.
+func (l *Lines[K]) Next(key K) bool {
+	p := l.placeOf(key)
+	if p == nil {
+		return true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.place <= 1
+}
+
+// Gather returns how many holders were granted what they hold by a reply that has just come, while others go on
+// waiting: whoever holds a permit for a moment gives it back in one script with them. Gather returns them once.
+func (l *Lines[K]) Gather(key K) (holders int) {
+	p := l.placeOf(key)
+	if p == nil {
+		return 0
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	holders, p.came = p.came, 0
+	if time.Since(p.at) >= calls.Patience { //nolint:forbidigo // as in refused
+		return 0
+	}
+	return holders
+}
+
 // Same reports whether the head of a queue, which came at an instant, is the one for which Same was called last.
 func (l *Lines[K]) Same(key K, came time.Duration) bool {
 	p := l.placeOf(key)
@@ -252,7 +284,7 @@ func (l *Lines[K]) Granted(key K) {
 	}
 	p.mu.Lock()
 	var stop func()
-	p.most = 0
+	p.most, p.place, p.came = 0, 0, 0
 	if p.entered = false; p.briefly {
 		stop, p.stop, p.follows, p.briefly = p.stop, nil, false, false
 	}
@@ -308,7 +340,8 @@ func (l *Lines[K]) refused(key K, r Refusal) time.Duration {
 		return after
 	}
 	p.mu.Lock()
-	p.most = 2*r.Granted + 12
+	p.most, p.place = 2*r.Granted+12, r.Place
+	p.came, p.at = r.Granted, time.Now() //nolint:forbidigo // it is compared with a bound of processor time
 	if r.Place == 0 {
 		p.entered, p.confirmed = false, false // it does not try again: a release meanwhile would find it in no line
 	}

@@ -18,6 +18,9 @@ type Reply struct {
 	// Ambiguous is true if a copy of the call may have executed, wholly or in part, or may execute yet: the copy was
 	// sent and not answered, or its script was interrupted. A reply that no script returns is no answer.
 	Ambiguous bool
+
+	// Followed is true if the next call of this one was executed after it, and Apply of that call comes first.
+	Followed bool
 }
 
 // Integers is scripts.Integers.

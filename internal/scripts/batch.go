@@ -67,6 +67,9 @@ func RunBatch(ctx context.Context, c Pipeliner, calls []Call) []*redis.Cmd {
 	return cmds
 }
 
+// InOrder reports whether RunBatch has sent a command in its first pipeline alone.
+func InOrder(cmd *redis.Cmd) bool { return len(cmd.Args()) > 0 && cmd.Args()[0] == evalsha }
+
 // exec sends a pipeline. Then each of its commands has a reply or an error. If the server refuses the set-up of the
 // connection, such as AUTH or SELECT, go-redis leaves the commands without both; exec gives them the error of the
 // pipeline.

@@ -23,7 +23,8 @@
 // # Uses
 //
 // For a lock, an attempt asks for the head alone, and returns the remaining lease of the holder as the time until the
-// next attempt. An unlock may call [Group.Handoff] to pass the lock to the next waiter of the process.
+// next attempt. An unlock may call [Group.Handoff] to pass the lock to the next waiter of the process. The call of a
+// release may take the next attempt along, by [Group.Next].
 //
 // For a semaphore, one script receives the requests of a batch and grants the longest prefix that fits:
 //

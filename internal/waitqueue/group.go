@@ -40,6 +40,10 @@ type Config[K comparable, T any] struct {
 	// Build begins an attempt. It may mark waiters too.
 	Build func(key K, batch []*Waiter[T]) Attempt
 
+	// Gather, if it is set, returns how many callers are expected now. An attempt that begins waits for them for a
+	// moment.
+	Gather func(key K) int
+
 	// MaxBatch is the maximum number of waiters in an attempt.
 	MaxBatch int
 
@@ -242,6 +246,18 @@ func (g *Group[K, T]) Kick(key K) {
 		q.attemptDue = true
 		g.wakeLocked(q)
 	}
+}
+
+// Next returns the next attempt for the key, for another call to take along. There is none if nobody waits or an
+// attempt is in flight.
+func (g *Group[K, T]) Next(key K) (next calls.Next) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if q := g.queues[key]; q != nil && !q.running {
+		g.startLocked(q)
+		next = calls.Next{Job: &q.job, Caller: q}
+	}
+	return next
 }
 
 // wake is the argument of Listen.

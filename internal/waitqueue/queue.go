@@ -40,6 +40,11 @@ func (q *queue[K, T]) Build() (calls.Call, bool) {
 	if q.stop == nil && g.cfg.Listens != nil && g.cfg.Listens(q.key) {
 		q.listen()
 	}
+	if g.cfg.Gather != nil {
+		if n := g.cfg.Gather(q.key); n > 1 {
+			calls.Gather(func() bool { return g.Waiting(q.key) >= n })
+		}
+	}
 	g.mu.Lock()
 	q.startAttemptLocked(g.cfg.MaxBatch)
 	g.mu.Unlock()
