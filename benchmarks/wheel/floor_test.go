@@ -32,6 +32,27 @@ func newLocks(*testing.B) peer[struct{}] {
 	}
 }
 
+// newFunctions keeps a function for each timer, in large blocks, and nothing else: what the garbage collector
+// has to look at for any timer that calls a function.
+func newFunctions(*testing.B) peer[int] {
+	const block = 1 << 16
+	var blocks [][]func()
+	n := 0
+	return peer[int]{
+		name: "floor",
+		after: func(_ time.Duration, f func()) int {
+			if n%block == 0 {
+				blocks = append(blocks, make([]func(), block))
+			}
+			blocks[n/block][n%block] = f
+			n++
+			return n - 1
+		},
+		stop:  func(i int) { blocks[i/block][i%block] = nil },
+		close: func() {},
+	}
+}
+
 // newCalendar keeps a slice of functions for each millisecond of the next minute and calls them when it is
 // over: nothing can be stopped and nothing is checked.
 func newCalendar(*testing.B) peer[struct{}] {

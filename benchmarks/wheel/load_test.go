@@ -83,6 +83,7 @@ func BenchmarkPending(b *testing.B) {
 		b.Run(fmt.Sprintf("pending=%d", n), func(b *testing.B) {
 			b.Run("impl=wheel", func(b *testing.B) { benchPending(b, newWheel(b), n) })
 			b.Run("impl=typed", func(b *testing.B) { benchPending(b, newTyped(b), n) })
+			b.Run("impl=floor", func(b *testing.B) { benchPending(b, newFunctions(b), n) })
 			b.Run("impl=AfterFunc", func(b *testing.B) { benchPending(b, newAfterFunc(b), n) })
 			b.Run("impl=netty", func(b *testing.B) { benchPending(b, newNetty(b), n) })
 			if n <= size(1_000_000) {
