@@ -367,6 +367,13 @@ func (p *page) Later(pkg string) string {
 	return strings.Join(all, ", ")
 }
 
+// LaterPackages are the packages that were measured in runs of their own.
+func (p *page) LaterPackages() []string {
+	return slices.DeleteFunc([]string{"wheel", "locks", "limits", "semaphores", "delays", "fleets"}, func(pkg string) bool {
+		return p.Later(pkg) == ""
+	})
+}
+
 // FleetWarning says why the figures of fleets should not be relied on, if so.
 func (p *page) FleetWarning() string {
 	var all []string

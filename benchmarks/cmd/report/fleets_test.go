@@ -189,6 +189,9 @@ func TestFleetWarning(t *testing.T) {
 func TestLater(t *testing.T) {
 	t.Parallel()
 	require.Empty(t, read(t, fleetResults).Later("fleets"))
+	require.Empty(t, read(t, fleetResults).LaterPackages())
+	require.Equal(t, []string{"semaphores", "fleets"},
+		read(t, "fleets-date: 2021-01-02\nsemaphores-date: 2021-01-03\n"+fleetResults).LaterPackages())
 	p := read(t, "fleets-date: 2021-01-02\nfleets-commit: abc\nfleets-changed: yes\nfleets-load: 0.10\n"+fleetResults)
 	require.Equal(t, "2021-01-02, commit `abc` with changes, load average 0.10 at the beginning", p.Later("fleets"))
 	p = read(t, "cores: 2\nredis: 7.0.15\nprocessor: A\nfleets-date: 2021-01-02\nfleets-commit: abc\nfleets-cores: 4\nfleets-redis: 7.0.15\n"+
