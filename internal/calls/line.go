@@ -309,7 +309,7 @@ func handleReplies(jobs []*Job) {
 		if len(jobs) > 0 && jobs[0].follows {
 			next := jobs[0]
 			jobs = jobs[1:]
-			j.reply.Followed = j.reply.Err() == nil && scripts.InOrder(j.reply.Cmd)
+			j.reply.Followed = j.reply.Err() == nil && next.reply.Err() == nil && scripts.InOrder(j.reply.Cmd)
 			next.follows = false // it may be sent again, alone
 			next.tried()
 		}

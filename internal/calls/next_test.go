@@ -100,12 +100,12 @@ func TestSender_TheNextCall(t *testing.T) {
 	t.Run("was not executed behind a first one whose script was unknown", func(t *testing.T) {
 		t.Parallel()
 		s, _, first, next := start(t, new(redistest.FaultDialer))
-		first.call.Call = scripts.StringAcquire.Call(first.call.Keys, "first", 60_000)
+		first.call.Call = scripts.StringAcquire.Call([]string{"another"}, "first", 60_000)
 		mustTake(t, s, "loads the script of the next")
 		s.Submit(calls.Nobody, new(calls.Job), first, first.call.Keys[0])
-		require.True(t, taken(t, next), "it came first")
-		<-first.done
-		require.False(t, first.reply.Followed)
+		require.True(t, taken(t, first))
+		require.True(t, taken(t, next))
+		require.False(t, first.reply.Followed, "the next one came first")
 	})
 
 	t.Run("does not follow a first one that is repeated", func(t *testing.T) {
@@ -120,6 +120,20 @@ func TestSender_TheNextCall(t *testing.T) {
 		require.False(t, taken(t, next))
 		require.False(t, first.reply.Followed)
 		require.True(t, first.reply.Ambiguous)
+	})
+
+	t.Run("has failed, so that it has to be sent again", func(t *testing.T) {
+		t.Parallel()
+		s, _, first, next := start(t, new(redistest.FaultDialer))
+		mustTake(t, s, "loads the script")
+		s.Retries = 0
+		require.NoError(t, s.Client.Set(t.Context(), "a string", 1, 0).Err())
+		next.call.Call = take("a string", "next").Build()
+		s.Submit(calls.Nobody, new(calls.Job), first, first.call.Keys[0])
+		require.True(t, taken(t, first))
+		<-next.done
+		require.Error(t, next.reply.Err())
+		require.False(t, first.reply.Followed)
 	})
 
 	t.Run("may have been given up", func(t *testing.T) {

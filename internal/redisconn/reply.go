@@ -19,7 +19,7 @@ type Reply struct {
 	// sent and not answered, or its script was interrupted. A reply that no script returns is no answer.
 	Ambiguous bool
 
-	// Followed is true if the next call of this one was executed after it, and Apply of that call comes first.
+	// Followed is true if the next call of this one was executed after it and answered. Apply of that call comes first.
 	Followed bool
 }
 
