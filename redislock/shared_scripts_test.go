@@ -60,3 +60,35 @@ func TestMutex_ReplyLostOfASharedScript(t *testing.T) {
 		})
 	}
 }
+
+// A script that releases many locks wakes the waiters of other processes, although nobody waits for most of them.
+func TestMutex_ASharedReleaseWakesThoseWhoWait(t *testing.T) {
+	t.Parallel()
+	const locks, waiters = 100, 3
+	server, name := redistest.Start(t), redistest.Name(t)
+	rdb := server.Client(t)
+	c, other := newClient(t, server.Client(t)), newClient(t, rdb, onlyWoken())
+	poll(t, c.SharesScripts)
+	held := make([]*redislock.Lock, locks)
+	redistest.Each(t, locks, func(i int) (err error) {
+		held[i], err = c.Mutex(fmt.Sprint(name, i), redislock.WithLease(2*patience)).Lock(t.Context())
+		return err
+	})
+	got := make(chan error, waiters)
+	for i := range waiters {
+		go func() {
+			l, err := other.Mutex(fmt.Sprint(name, i*40)).Lock(within(t, patience))
+			if err == nil {
+				err = l.Unlock(t.Context())
+			}
+			got <- err
+		}()
+		awaitLine(t, rdb, fmt.Sprint(name, i*40), 1)
+	}
+	before := serverCalls(t, rdb, "evalsha")
+	redistest.Each(t, locks, func(i int) error { return held[i].Unlock(t.Context()) })
+	for range waiters {
+		require.NoError(t, <-got)
+	}
+	require.Less(t, serverCalls(t, rdb, "evalsha")-before, locks, "they shared scripts")
+}
