@@ -126,9 +126,10 @@ func (c *asyncCall) ended() bool {
 
 // scriptCounter is a hook that counts the scripts of a client that the server has answered.
 type scriptCounter struct {
-	mu   sync.Mutex
-	n    int
-	open int
+	mu    sync.Mutex
+	n     int
+	trips int // round trips with commands of any kind
+	open  int
 }
 
 func (c *scriptCounter) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -165,6 +166,16 @@ func (c *scriptCounter) add(n, open int) {
 	defer c.mu.Unlock()
 	c.n += n
 	c.open += open
+	if open > 0 {
+		c.trips++
+	}
+}
+
+// roundTrips returns the number of round trips that have begun.
+func (c *scriptCounter) roundTrips() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.trips
 }
 
 // inFlight returns the number of commands without an answer.

@@ -232,8 +232,8 @@ func (l *Lines[K]) Next(key K) bool {
 	return p.place <= 1
 }
 
-// Gather returns how many holders were granted what they hold by a reply that has just come, while others go on
-// waiting: whoever holds a permit for a moment gives it back in one script with them. Gather returns them once.
+// Gather returns how many requests a reply has granted just now, while others of the queue wait on. Callers that hold a
+// permit for a moment then release it together, in one script. Gather counts the requests of a reply once.
 func (l *Lines[K]) Gather(key K) (holders int) {
 	p := l.placeOf(key)
 	if p == nil {

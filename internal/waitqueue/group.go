@@ -40,8 +40,8 @@ type Config[K comparable, T any] struct {
 	// Build begins an attempt. It may mark waiters too.
 	Build func(key K, batch []*Waiter[T]) Attempt
 
-	// Gather, if it is set, returns how many callers are expected now. An attempt that begins waits for them for a
-	// moment.
+	// Gather, if it is set, returns how many callers are about to come. An attempt that begins waits for them, for at
+	// most calls.Patience.
 	Gather func(key K) int
 
 	// MaxBatch is the maximum number of waiters in an attempt.
