@@ -24,7 +24,7 @@ if part then
 end
 redis.call('DEL', name)
 local reply = notify_holders(fields)
-local ready_in, read_write, followers = 0, false, 0
+local ready_in, read_write, followers, nobody = 0, false, 0, false
 -- include: line
 -- include: wake_first
 -- include: keep_in_hash

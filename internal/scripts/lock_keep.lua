@@ -26,7 +26,7 @@ if left > 0 then
   redis.call('HSET', name, id .. ':kept', min_end)
 end
 redis.call('HDEL', name, id)
-local ready_in, read_write, followers = math.max(0, math.ceil(left)), false, 0
+local ready_in, read_write, followers, nobody = math.max(0, math.ceil(left)), false, 0, false
 -- include: line
 -- include: wake_first
 -- include: keep_in_hash

@@ -15,7 +15,7 @@ end
 if fence and redis.pcall('GET', fence) == last_reserved then
   redis.pcall('SET', fence, last_used, 'KEEPTTL') -- if this fails, some tokens are skipped
 end
-local ready_in, read_write, followers = 0, false, 0
+local ready_in, read_write, followers, nobody = 0, false, 0, false
 -- include: line
 -- include: wake_first
 -- include: keep_in_hash

@@ -20,7 +20,7 @@ end
 local fields = redis.call('HGETALL', name)
 redis.call('DEL', name)
 local reply = notify_holders(fields)
-local ready_in, read_write, followers = 0, true, side == 'read' and 1 or 0
+local ready_in, read_write, followers, nobody = 0, true, side == 'read' and 1 or 0, false
 -- include: line
 -- include: wake_first
 -- include: keep_in_hash

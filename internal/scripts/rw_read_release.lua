@@ -20,7 +20,7 @@ local readers = redis.call('HLEN', name) - 1
 if found[1] == 'read' and readers == 1 then
   redis.call('DEL', name, timeout)
   -- include: line
-  local ready_in, read_write, followers = 0, true, 1
+  local ready_in, read_write, followers, nobody = 0, true, 1, false
   -- include: wake_first
   -- include: keep_in_hash
   return 1 + yields
@@ -86,7 +86,7 @@ end
 if longest == 0 then
   redis.call('DEL', name, timeout)
   -- include: line
-  local ready_in, read_write, followers = 0, true, 1
+  local ready_in, read_write, followers, nobody = 0, true, 1, false
   -- include: wake_first
   -- include: keep_in_hash
   return 1 + yields

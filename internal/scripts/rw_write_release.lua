@@ -30,7 +30,7 @@ if reads then
   -- include: admit_readers
   return 1
 end
-local ready_in, read_write, followers = 0, true, 0
+local ready_in, read_write, followers, nobody = 0, true, 0, false
 -- include: wake_first
 -- include: keep_in_hash
 return 1 + yields

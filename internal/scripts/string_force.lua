@@ -19,7 +19,7 @@ if not foreign and own ~= holder then -- kept for a waiter
 end
 redis.call('DEL', name)
 local reply = notify_holders(foreign and {} or {holder, ''})
-local ready_in, followers = 0, 0
+local ready_in, followers, nobody = 0, 0, false
 -- include: line
 -- include: wake_first
 -- include: keep_in_string

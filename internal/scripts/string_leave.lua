@@ -18,7 +18,7 @@ end
 redis.pcall('ZREM', line, waiter)
 if kept or ready_in == -2 then
   ready_in = 0
-  local followers = 0
+  local followers, nobody = 0, false
   -- include: wake_first
   -- include: keep_in_string
 elseif was_first then

@@ -16,7 +16,7 @@ redis.call('DEL', name)
 if fence and redis.pcall('GET', fence) == last_reserved then
   redis.pcall('SET', fence, last_used, 'KEEPTTL') -- if this fails, some tokens are skipped
 end
-local ready_in, followers = 0, 0
+local ready_in, followers, nobody = 0, 0, false
 -- include: line
 -- include: wake_first
 -- include: keep_in_string
