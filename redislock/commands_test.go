@@ -81,9 +81,10 @@ func TestKinds_Cost(t *testing.T) {
 		mustUnlock(t, l)
 		trips, commands = count()
 		gave := cost{trips - trips2, commands - commands2}
-		shared := kind.unlock.trips - gave.trips // parts whose script is that of another part, and one command less for each
+		// Parts may share a script, which saves a command each; the first time Redis does not know it, so trips do not tell how many.
+		shared := kind.unlock.commands - gave.commands
 		require.True(t, 0 <= shared && shared < kind.unlock.trips, "%s, unlock: %+v", kind.what, gave)
-		require.Equal(t, kind.unlock.commands-shared, gave.commands, "%s, unlock", kind.what)
+		require.LessOrEqual(t, gave.trips, kind.unlock.trips, "%s, unlock", kind.what)
 		t.Logf("%s: lock %+v, unlock %+v", kind.what, took, gave)
 	}
 }
