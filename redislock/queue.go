@@ -58,6 +58,7 @@ func (c *Client) newLines() *line.Lines[queueKey] {
 	return line.New(line.Config[queueKey]{
 		Channels: c.redis.Channels, Channel: queueKey.channel,
 		Lines:  func(key queueKey) bool { return key.kind.lines },
+		Own:    scripts.ClientChannel(c.ids.client),
 		Waiter: c.newWaiter, Part: c.hearsAs, Leave: c.leaveLine,
 	})
 }

@@ -33,6 +33,7 @@ type Config[K comparable] struct {
 	Channels *pubsub.Channels
 	Channel  func(key K) string // of the name
 	Lines    func(key K) bool   // the waiters of the key have a line
+	Own      string             // a channel of the Client that is no channel of a name, or ""
 
 	// Uncounted waiters enter the line even if nobody can count who hears a message; see [pubsub.Channels.Counted].
 	Uncounted bool
@@ -84,7 +85,7 @@ type place struct {
 // Listens implements the function of waitqueue.Config.
 func (l *Lines[K]) Listens(key K) bool {
 	channels := l.cfg.Channels
-	return l.cfg.Lines(key) && !channels.Idle() && channels.Subscribed(l.channel(key))
+	return l.cfg.Lines(key) && !channels.Idle(l.cfg.Own) && channels.Subscribed(l.channel(key))
 }
 
 // channel returns the channel on which the waiter of a queue is woken.

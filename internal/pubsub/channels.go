@@ -131,8 +131,10 @@ func (c *Channels) Subscribed(channel string) bool {
 	return c.hub.subscribed(channel)
 }
 
-// Idle reports whether no channel is subscribed.
-func (c *Channels) Idle() bool { return c.hub.idle() && (c.shards == nil || c.shards.idle()) }
+// Idle reports whether no other channel than one is subscribed.
+func (c *Channels) Idle(but string) bool {
+	return c.hub.idle(but) && (c.shards == nil || c.shards.idle(but))
+}
 
 // Close ends all subscriptions.
 func (c *Channels) Close(ctx context.Context) error {

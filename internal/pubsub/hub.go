@@ -158,10 +158,11 @@ func (h *Hub) subscribed(channel string) bool {
 	return t != nil && t.confirmed
 }
 
-func (h *Hub) idle() bool {
+func (h *Hub) idle(but string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return len(h.topics) == 0
+	n := len(h.topics)
+	return n == 0 || n == 1 && h.topics[but] != nil
 }
 
 // open adds a topic and starts its subscription. mu is held.

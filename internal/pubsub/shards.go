@@ -134,11 +134,11 @@ func (s *Shards) subscribed(channel string) bool {
 	return false
 }
 
-func (s *Shards) idle() bool {
+func (s *Shards) idle(but string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, hub := range s.nodes {
-		if !hub.idle() {
+		if !hub.idle(but) {
 			return false
 		}
 	}
