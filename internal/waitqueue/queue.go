@@ -29,7 +29,8 @@ type queue[K comparable, T any] struct {
 	left       []T    // values of waiters that the server saw and that have left
 
 	job    calls.Job
-	batch  []*Waiter[T] // of the attempt in flight
+	batch  []*Waiter[T]  // of the attempt in flight
+	one    [1]*Waiter[T] // the batch of a single waiter
 	read   func(redisconn.Reply) (time.Duration, error)
 	wanted int // number of waiters in batch that have not left
 }
@@ -148,7 +149,9 @@ func (q *queue[K, T]) listen() {
 // startAttemptLocked makes the batch of an attempt: the front.
 func (q *queue[K, T]) startAttemptLocked(most int) {
 	q.attemptDue, q.latest = false, time.Time{}
-	q.batch = make([]*Waiter[T], 0, min(q.size, most))
+	if q.batch = q.one[:0]; q.size > 1 {
+		q.batch = make([]*Waiter[T], 0, min(q.size, most))
+	}
 	for w := q.first; w != nil && len(q.batch) < most; w = w.next {
 		w.inFlight, w.verdict, w.failure = true, undecided, nil
 		q.batch = append(q.batch, w)
