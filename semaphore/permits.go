@@ -204,7 +204,7 @@ func (c *Client) newLeased(fair bool) leased {
 				call := calls.Call{Call: c.releaseCall(name, fair, idsOf(batch), lines.Releases(name))}
 				if lines.Next(name) {
 					call.Next = c.leased(fair).acquisitions.Next(name)
-					call.Alone = call.Next.Caller != nil
+					call.Alone = call.Next != nil
 				}
 				read := func(r redisconn.Reply) (time.Duration, error) {
 					asks, err := readReleased(batch, r)

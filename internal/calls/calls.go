@@ -57,19 +57,13 @@ type Call struct {
 	// Send, if not nil, replaces Script: it sends the call over connections that it chooses. It may block.
 	Send func(ctx context.Context) *redis.Cmd
 
-	// Next, if it has a Caller, is sent behind this call in the same pipeline. It is for a call that this one makes
-	// possible, to the same node: it saves the round trip in between.
-	Next Next
+	// Next, if not nil, is sent behind this call in the same pipeline. It is for a call that this one makes possible, to
+	// the same node: it saves the round trip in between.
+	Next *Job
 
 	// Start, if not nil, replaces Script for an owner that does not use a Sender: it sends the call and passes the
 	// reply to done, once. Neither may block.
 	Start func(done func(*redis.Cmd))
-}
-
-// Next is a Job that its Caller has not sent, because another call is to take it along.
-type Next struct {
-	Job    *Job
-	Caller Caller
 }
 
 // Job is a call from Submit until Apply. The zero value is ready for Submit.
@@ -79,11 +73,17 @@ type Job struct {
 	line    *line
 	call    Call
 	reply   redisconn.Reply
-	tries   int
+	since   *time.Time // of the first try that found its slot migrating, or nil
+	tries   int32
 	built   bool
-	follows bool      // in the pipeline of the job before it
-	checked bool      // the node was checked after a failure of the connection
-	since   time.Time // of the first try that found its slot migrating
+	follows bool // in the pipeline of the job before it
+	checked bool // the node was checked after a failure of the connection
+}
+
+// For returns the job as a Call.Next whose call is that of c.
+func (j *Job) For(c Caller) *Job {
+	*j = Job{caller: c}
+	return j
 }
 
 // Config configures a Sender. Retries, Timeout and Prepare are optional.
@@ -281,14 +281,15 @@ func (j *Job) again(err error) (most time.Duration, again bool) {
 		return 0, false
 	}
 	if redisconn.Migrating(err) {
-		if j.since.IsZero() {
-			j.since = j.reply.SentAt
+		if j.since == nil {
+			first := j.reply.SentAt
+			j.since = &first
 		}
 		j.tries++
-		return migrationPause, s.Wheel.Now().Sub(j.since) <= migrationTimeout
+		return migrationPause, s.Wheel.Now().Sub(*j.since) <= migrationTimeout
 	}
 	j.tries++
-	return longestPause, j.tries <= s.Retries && (redisconn.MayHaveExecuted(err) || redisconn.Transient(err))
+	return longestPause, int(j.tries) <= s.Retries && (redisconn.MayHaveExecuted(err) || redisconn.Transient(err))
 }
 
 // resume queues the next try after a pause.

@@ -33,7 +33,7 @@ func (s *Sender) Do(ctx context.Context, r Request) (reply redisconn.Reply, answ
 	if !p.Wait(ctx.Done()) && !p.Leave() {
 		return redisconn.Reply{}, false
 	}
-	return p.reply, true
+	return p.job.reply, true
 }
 
 // Start is Do for a user who may wait again after ctx has ended. It may block until the reply or the end of ctx. Unless
@@ -56,7 +56,7 @@ func (s *Sender) sendHere(ctx context.Context, p *Pending) {
 	returned := false
 	defer func() {
 		if !returned && p.Leave() && p.request.Late != nil {
-			p.request.Late(p.reply)
+			p.request.Late(p.job.reply)
 		}
 	}()
 	s.Submit(ctx, &p.job, p, p.request.Key)
@@ -79,10 +79,9 @@ func (s *Sender) Go(ctx context.Context, r Request) {
 type Pending struct {
 	request Request
 	values  context.Context //nolint:containedctx // of the user; see Call
-	job     Job
+	job     Job             // with the reply, once it is over
 	state   atomic.Int32
 	done    chan struct{} // closed when it is over
-	reply   redisconn.Reply
 }
 
 const (
@@ -117,7 +116,7 @@ func (p *Pending) Leave() (answered bool) {
 }
 
 // Reply returns the reply, which must have come.
-func (p *Pending) Reply() redisconn.Reply { return p.reply }
+func (p *Pending) Reply() redisconn.Reply { return p.job.reply }
 
 // Build implements Caller.
 func (p *Pending) Build() (Call, bool) {
@@ -136,7 +135,7 @@ func (p *Pending) Wanted() bool { return p.state.Load() != left }
 
 // Apply implements Caller.
 func (p *Pending) Apply(r redisconn.Reply) {
-	p.reply = r
+	p.job.reply = r
 	if p.state.CompareAndSwap(sent, over) {
 		close(p.done)
 	} else if p.request.Late != nil {

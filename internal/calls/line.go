@@ -231,7 +231,7 @@ func (l *line) take(f *flight) []*Job {
 
 // withNext returns the jobs, each with its Call.Next behind it.
 func withNext(jobs []*Job) []*Job {
-	if !slices.ContainsFunc(jobs, (*Job).hasNext) {
+	if !slices.ContainsFunc(jobs, func(j *Job) bool { return j.call.Next != nil }) {
 		return jobs
 	}
 	all := make([]*Job, 0, len(jobs)+1)
@@ -244,23 +244,17 @@ func withNext(jobs []*Job) []*Job {
 	return all
 }
 
-func (j *Job) hasNext() bool {
-	return j.call.Next.Caller != nil
-}
-
 // takeNext returns the job of Call.Next, if there is one. A later try of j has none.
 func (j *Job) takeNext() *Job {
-	if !j.hasNext() {
-		return nil
-	}
 	next := j.call.Next
-	j.call.Next = Next{}
-	j.line.sender.Gate.EnterInside()
-	*next.Job = Job{caller: next.Caller, key: j.key, line: j.line, follows: true}
-	if !next.Job.build() {
+	if j.call.Next = nil; next == nil {
 		return nil
 	}
-	return next.Job
+	j.line.sender.Gate.EnterInside()
+	if next.key, next.line, next.follows = j.key, j.line, true; !next.build() {
+		return nil
+	}
+	return next
 }
 
 // endLocked ends a flight.

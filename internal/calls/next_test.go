@@ -71,7 +71,7 @@ func TestSender_TheNextCall(t *testing.T) {
 		s.Retries = 3
 		key, order := redistest.Name(t), new(atomic.Int64)
 		first, next = newOne(order, take(key, "first").Build()), newOne(order, take(key, "next").Build())
-		first.call.Next = calls.Next{Job: new(calls.Job), Caller: next}
+		first.call.Next = new(calls.Job).For(next)
 		return s, b, first, next
 	}
 	taken := func(t *testing.T, c *one) bool {
@@ -160,18 +160,18 @@ func TestSender_TheNextCall(t *testing.T) {
 			}
 			first := newOne(order, take(u.key+":next", "first").Build())
 			if u.sender.Begun() > before {
-				first.call.Next = calls.Next{Job: new(calls.Job), Caller: next}
+				first.call.Next = new(calls.Job).For(next)
 			}
 			before = u.sender.Begun()
 			u.sender.Submit(t.Context(), new(calls.Job), first, u.key)
 			<-first.done
 			alone := u.sender.Begun() > before
-			if first.call.Next.Caller != nil {
+			if first.call.Next != nil {
 				<-next.done
 				require.True(t, first.reply.Followed)
 				next = newOne(order, next.call.Call)
 			}
-			return alone && first.call.Next.Caller != nil
+			return alone && first.call.Next != nil
 		})
 	})
 }

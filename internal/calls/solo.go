@@ -82,7 +82,7 @@ func (s *Sender) sendSolo(ctx context.Context, j *Job, c Caller, key string, l *
 		s.solo.end(now)
 		return true
 	}
-	if j.hasNext() {
+	if j.call.Next != nil {
 		s.solo.end(now)
 		l.add(j, false)
 		return true

@@ -248,14 +248,14 @@ func (g *Group[K, T]) Kick(key K) {
 	}
 }
 
-// Next returns the next attempt for the key, for another call to take along. There is none if nobody waits or an
-// attempt is in flight.
-func (g *Group[K, T]) Next(key K) (next calls.Next) {
+// Next returns the next attempt for the key, for another call to take along, or nil if nobody waits or an attempt is in
+// flight.
+func (g *Group[K, T]) Next(key K) (next *calls.Job) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if q := g.queues[key]; q != nil && !q.running {
 		g.startLocked(q)
-		next = calls.Next{Job: &q.job, Caller: q}
+		next = q.job.For(q)
 	}
 	return next
 }

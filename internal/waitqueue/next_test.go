@@ -12,25 +12,25 @@ import (
 )
 
 func TestGroup_Next(t *testing.T) {
-	// refused returns a Group with a waiter that has been refused.
-	refused := func(t *testing.T, l *line, g *waitqueue.Group[string, int]) *call {
+	// refused returns a waiter that has been refused, and the Caller of its queue.
+	refused := func(t *testing.T, l *line, g *waitqueue.Group[string, int]) (*call, calls.Caller) {
 		t.Helper()
 		c := start(g, 1)
-		l.build(t).Apply(redisconn.Reply{})
+		attempt := l.build(t)
+		attempt.Apply(redisconn.Reply{})
 		require.False(t, c.ended())
-		return c
+		return c, attempt
 	}
 
 	t.Run("is the next attempt of those who wait", func(t *testing.T) {
 		s, l := &server{}, &line{}
 		bubble(t, s, l.holds, func(t *testing.T, g *waitqueue.Group[string, int]) {
-			c := refused(t, l, g)
-			next := g.Next("name")
-			require.NotNil(t, next.Job)
+			c, attempt := refused(t, l, g)
+			require.NotNil(t, g.Next("name"))
 			s.free = 1
-			_, ok := next.Caller.Build()
+			_, ok := attempt.Build()
 			require.True(t, ok)
-			next.Caller.Apply(redisconn.Reply{})
+			attempt.Apply(redisconn.Reply{})
 			require.True(t, c.ended())
 			require.NoError(t, c.err)
 			require.Empty(t, l.queued)
@@ -40,19 +40,18 @@ func TestGroup_Next(t *testing.T) {
 	t.Run("is none while nobody waits, or an attempt is in flight", func(t *testing.T) {
 		s, l := &server{}, &line{}
 		bubble(t, s, l.holds, func(t *testing.T, g *waitqueue.Group[string, int]) {
-			require.Equal(t, calls.Next{}, g.Next("name"))
+			require.Nil(t, g.Next("name"))
 			c := start(g, 1)
-			require.Equal(t, calls.Next{}, g.Next("name"), "it is queued")
+			require.Nil(t, g.Next("name"), "it is queued")
 			attempt := l.build(t)
-			require.Equal(t, calls.Next{}, g.Next("name"), "it is sent")
+			require.Nil(t, g.Next("name"), "it is sent")
 			attempt.Apply(redisconn.Reply{})
-			next := g.Next("name")
-			require.NotNil(t, next.Caller)
-			require.Equal(t, calls.Next{}, g.Next("name"), "it is taken along")
+			require.NotNil(t, g.Next("name"))
+			require.Nil(t, g.Next("name"), "it is taken along")
 			s.free = 1
-			_, ok := next.Caller.Build()
+			_, ok := attempt.Build()
 			require.True(t, ok)
-			next.Caller.Apply(redisconn.Reply{})
+			attempt.Apply(redisconn.Reply{})
 			require.True(t, c.ended())
 		})
 	})
@@ -60,11 +59,11 @@ func TestGroup_Next(t *testing.T) {
 	t.Run("sends nothing if the waiter has left", func(t *testing.T) {
 		s, l := &server{}, &line{}
 		bubble(t, s, l.holds, func(t *testing.T, g *waitqueue.Group[string, int]) {
-			c := refused(t, l, g)
-			next := g.Next("name")
+			c, attempt := refused(t, l, g)
+			require.NotNil(t, g.Next("name"))
 			c.stop()
 			require.True(t, c.ended())
-			_, ok := next.Caller.Build()
+			_, ok := attempt.Build()
 			require.False(t, ok)
 			require.Zero(t, g.Len())
 		})
