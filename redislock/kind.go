@@ -178,7 +178,7 @@ var plain = &kind{
 		if c.keepUntil > 0 && c.client().clock.Now() < c.keepUntil {
 			return scripts.LockKeep.Call([]string{c.name()}, c.id, c.verb(), scripts.LockChannel(c.name()))
 		}
-		return c.returningTokens(scripts.LockRelease, scripts.LockChannel(c.name()))
+		return c.returningTokens(scripts.LockRelease, c.id, c.verb())
 	},
 	force: func(c *claim) scripts.Call {
 		channel := scripts.LockChannel(c.name())
@@ -214,8 +214,8 @@ func (r *request) inLine(args []any, n int) []any {
 
 // returningTokens returns a release that gives back reserved tokens that were not used. Only such a release has
 // the fence as a second key; all others have one key, so they succeed while their slot migrates.
-func (c *claim) returningTokens(release *scripts.Script, channel string) scripts.Call {
-	what := release.Call([]string{c.name()}, c.id, c.verb(), channel)
+func (c *claim) returningTokens(release *scripts.Script, args ...any) scripts.Call {
+	what := release.Call([]string{c.name()}, args...)
 	if c.token < c.lastReserved {
 		what.Keys = append(what.Keys, scripts.LockFence(c.name()))
 		what.Args = append(what.Args, c.lastReserved, c.token)

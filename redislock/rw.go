@@ -49,7 +49,7 @@ var writing = &kind{
 		return scripts.WriteAcquire.Call(keys, r.inLine(args, 4)...)
 	},
 	release: func(c *claim) scripts.Call {
-		return c.returningTokens(scripts.WriteRelease, scripts.RWChannel(c.name()))
+		return c.returningTokens(scripts.WriteRelease, c.id, c.verb(), scripts.RWChannel(c.name()))
 	},
 	force: func(c *claim) scripts.Call {
 		return forceRW(c, "write")

@@ -22,7 +22,7 @@ var stringKind = &kind{
 		return scripts.StringAcquire.Call(keys, r.inLine(args, 4)...)
 	},
 	release: func(c *claim) scripts.Call {
-		return c.returningTokens(scripts.StringRelease, scripts.LockChannel(c.name()))
+		return c.returningTokens(scripts.StringRelease, c.id, c.verb(), scripts.LockChannel(c.name()))
 	},
 	force: func(c *claim) scripts.Call {
 		channel := scripts.LockChannel(c.name())

@@ -118,7 +118,7 @@ func newPeer(impl string, rdb *redis.Client) (peer, error) {
 			id := fmt.Sprintf("7f1c6d3e-1f5a-4a57-9a0e-3c8f3a7b9d10:%d", n.Add(1))
 			err := scripts.LockAcquire.RunOnce(ctx, rdb, []string{name}, id, lease.Milliseconds()).Err()
 			return func() error {
-				return scripts.LockRelease.RunOnce(ctx, rdb, []string{name}, id, "PUBLISH", scripts.LockChannel(name)).Err()
+				return scripts.LockRelease.RunOnce(ctx, rdb, []string{name}, id, "PUBLISH").Err()
 			}, err
 		}}, nil
 	}

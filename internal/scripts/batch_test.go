@@ -16,11 +16,10 @@ func TestRunBatch_OfSeveralScripts(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	batch := func(name string) []scripts.Call {
-		channel := scripts.LockChannel(name)
 		return []scripts.Call{
 			{Script: scripts.LockAcquire, Keys: []string{name}, Args: []any{"me:1", 9_000}},
-			{Script: scripts.LockRelease, Keys: []string{name}, Args: []any{"me:1", "PUBLISH", channel}},
-			{Script: scripts.LockRelease, Keys: []string{name}, Args: []any{"me:1", "PUBLISH", channel}},
+			{Script: scripts.LockRelease, Keys: []string{name}, Args: []any{"me:1", "PUBLISH"}},
+			{Script: scripts.LockRelease, Keys: []string{name}, Args: []any{"me:1", "PUBLISH"}},
 		}
 	}
 

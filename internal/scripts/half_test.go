@@ -45,9 +45,13 @@ func newBench(t *testing.T) *bench {
 	b.grant()
 	b.user = server.Client(t, func(o *redis.Options) { o.Username, o.Password, o.MaxRetries = "user", "secret", -1 })
 	// The clients of a and b, and readers, hear their turn.
-	heard := b.admin.Subscribe(t.Context(), "c:n:a", "c:n:b", "c:n:r", "cogwheel_fair:n:a", "cogwheel_fair:n:b")
+	channels := []string{"c:n:a", "c:n:b", "c:n:r", "cogwheel_fair:n:a", "cogwheel_fair:n:b"}
+	for _, client := range []string{"a", "b"} {
+		channels = append(channels, scripts.LockChannel("n")+":"+client)
+	}
+	heard := b.admin.Subscribe(t.Context(), channels...)
 	t.Cleanup(func() { _ = heard.Close() })
-	for range 5 {
+	for range channels {
 		_, err := heard.Receive(t.Context())
 		require.NoError(t, err)
 	}

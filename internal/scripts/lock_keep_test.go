@@ -74,7 +74,7 @@ func TestLockKeep(t *testing.T) {
 		t.Parallel()
 		name := newKept(t, rdb)
 		require.Zero(t, acquire(t, rdb, name, "you:1", 60_000)[0])
-		shared, err := scripts.LocksAcquire.Run(ctx, rdb, []string{name}, "you:2", 60_000).Int64Slice()
+		shared, err := scripts.LocksAcquire.Run(ctx, rdb, []string{name}, 60_000, "you:2").Int64Slice()
 		require.NoError(t, err)
 		require.Zero(t, shared[0])
 		fair, err := scripts.FairLockAcquire.Run(

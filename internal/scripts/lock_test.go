@@ -23,9 +23,7 @@ func acquire(t *testing.T, rdb *redis.Client, name, id string, ttlMillis any) []
 
 func release(t *testing.T, rdb *redis.Client, name, id string) int {
 	t.Helper()
-	got, err := scripts.LockRelease.Run(
-		t.Context(), rdb, []string{name}, id, "PUBLISH", scripts.LockChannel(name),
-	).Int()
+	got, err := scripts.LockRelease.Run(t.Context(), rdb, []string{name}, id, "PUBLISH").Int()
 	require.NoError(t, err)
 	return got
 }
@@ -176,7 +174,7 @@ func TestLockAcquire_Fenced(t *testing.T) {
 		keys := []string{name, scripts.LockFence(name)}
 		releaseUnused := func(id string, last, used int64) {
 			t.Helper()
-			require.Equal(t, int64(1), scripts.LockRelease.Run(ctx, rdb, keys, id, "PUBLISH", "c", last, used).Val())
+			require.Equal(t, int64(1), scripts.LockRelease.Run(ctx, rdb, keys, id, "PUBLISH", last, used).Val())
 		}
 		first := fenced(t, name, "me:1", 1000)
 		releaseUnused("me:1", first[2]+1000, first[2]+3)
@@ -287,26 +285,28 @@ func TestLockRelease(t *testing.T) {
 	ctx := t.Context()
 	rdb := redistest.Shared(t).Client(t)
 
-	t.Run("frees the lock, publishes 00 and returns 1; a second call does neither", func(t *testing.T) {
-		t.Parallel()
-		name := redistest.Name(t)
-		channel := scripts.LockChannel(name)
-		sub := rdb.Subscribe(ctx, channel)
-		defer sub.Close()
-		_, err := sub.Receive(ctx)
-		require.NoError(t, err)
-
-		acquire(t, rdb, name, "me:1", 30_000)
-		require.Equal(t, 3, release(t, rdb, name, "me:1"), "another listens")
-		require.Equal(t, 0, release(t, rdb, name, "me:1"))
-		require.NoError(t, rdb.Publish(ctx, channel, "end").Err())
-		for _, want := range []string{"00", "end"} {
-			m, err := sub.ReceiveMessage(ctx)
+	own := redistest.Name(t)
+	for what, name := range map[string]string{"a name": own, "a name with a hash tag": own + "{tag}", "a hash tag": "{" + own + "tag}"} {
+		t.Run(what+" is freed, 00 published, 1 returned; a second call does neither", func(t *testing.T) {
+			t.Parallel()
+			channel := scripts.LockChannel(name)
+			sub := rdb.Subscribe(ctx, channel)
+			defer sub.Close()
+			_, err := sub.Receive(ctx)
 			require.NoError(t, err)
-			require.Equal(t, want, m.Payload)
-		}
-		require.Zero(t, rdb.Exists(ctx, name).Val())
-	})
+
+			acquire(t, rdb, name, "me:1", 30_000)
+			require.Equal(t, 3, release(t, rdb, name, "me:1"), "another listens")
+			require.Equal(t, 0, release(t, rdb, name, "me:1"))
+			require.NoError(t, rdb.Publish(ctx, channel, "end").Err())
+			for _, want := range []string{"00", "end"} {
+				m, err := sub.ReceiveMessage(ctx)
+				require.NoError(t, err)
+				require.Equal(t, want, m.Payload)
+			}
+			require.Zero(t, rdb.Exists(ctx, name).Val())
+		})
+	}
 
 	t.Run("publishes on a sharded channel with SPUBLISH", func(t *testing.T) {
 		redistest.SkipWithoutShardedChannels(t)
@@ -318,7 +318,7 @@ func TestLockRelease(t *testing.T) {
 		_, err := sub.Receive(ctx)
 		require.NoError(t, err)
 		acquire(t, rdb, name, "me:1", 30_000)
-		require.NoError(t, scripts.LockRelease.Run(ctx, rdb, []string{name}, "me:1", "SPUBLISH", channel).Err())
+		require.NoError(t, scripts.LockRelease.Run(ctx, rdb, []string{name}, "me:1", "SPUBLISH").Err())
 		m, err := sub.ReceiveMessage(ctx)
 		require.NoError(t, err)
 		require.Equal(t, "00", m.Payload)

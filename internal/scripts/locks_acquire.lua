@@ -3,16 +3,16 @@ Takes plain locks that are free, each as lock_acquire does. A lock that is neith
 lock_acquire.
 
 KEYS     the names (each a hash: id -> 1)
-ARGV     for each name   id   lease, ms
+ARGV     1 lease, ms   and for each name   id
 Returns  for each name   1 and 0 if it was free and the id holds it now;
          0 and the ms to the holder's expiry, or -1, if another does;
          2 and 0 if lock_acquire has to be called: nothing was done
 Errors   ERR a lease is not an integer from 1 to 2^53; an error of Redis that concerns all locks: the locks before it are held
 ]]
-local reply = {}
+local lease, reply = ARGV[1], {}
+-- include: check_lease
 for i, name in ipairs(KEYS) do
-  local id, lease = ARGV[2 * i - 1], ARGV[2 * i]
-  -- include: check_lease
+  local id = ARGV[i + 1]
   local outcome, left = 2, 0
   local fields = redis.pcall('HLEN', name)
   if fields == 0 then

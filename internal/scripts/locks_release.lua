@@ -2,24 +2,22 @@
 Releases plain locks that their ids hold, each as lock_release does, and wakes waiters.
 
 KEYS     the names (each a hash: id -> 1)
-ARGV     for each name   id   PUBLISH or SPUBLISH   channel
+ARGV     1 PUBLISH or SPUBLISH   and for each name   id
 Returns  for each name   1 released, or 3: see yields in wake_first; 0 the id does not hold it; 2 if lock_release has to be called: nothing
          was done
 ]]
-local lines = {}
-for i = 1, #KEYS do
-  local channel = ARGV[3 * i]
-  -- include: line
-  lines[i] = line
-end
-local nobody = redis.pcall('EXISTS', unpack(lines)) == 0 -- mostly nobody waits for any of them
-local reply, any_released = {}, false
+local verb = ARGV[1]
+local channels, lines, reply, any_released = {}, {}, {}, false
 for i, name in ipairs(KEYS) do
-  local id, verb, channel = ARGV[3 * i - 2], ARGV[3 * i - 1], ARGV[3 * i]
-  local released = redis.pcall('HDEL', name, id)
+  -- include: lock_channel
+  channels[i], lines[i] = channel, line
+end
+local nobody = redis.pcall('EXISTS', unpack(lines)) == 0 and {nil} -- mostly nobody waits for any of them
+for i, name in ipairs(KEYS) do
+  local released = redis.pcall('HDEL', name, ARGV[i + 1])
   if released == 1 then
     any_released = true
-    local line, ready_in, read_write, followers = lines[i], 0, false, 0
+    local channel, line, ready_in, read_write, followers = channels[i], lines[i], 0, false, 0
     -- include: wake_first
     -- include: keep_in_hash
     released = 1 + yields

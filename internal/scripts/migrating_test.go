@@ -35,7 +35,7 @@ func inOneSlot(s scenario) scenario {
 		tagged := make([][]any, len(commands))
 		for i, command := range commands {
 			tagged[i] = slices.Clone(command)
-			tagged[i][1] = slotTag + fmt.Sprint(command[1])
+			tagged[i][1] = slotTag + strings.Replace(fmt.Sprint(command[1]), "{n}", "n", 1) // a line
 		}
 		return tagged
 	}
@@ -46,6 +46,8 @@ func inOneSlot(s scenario) scenario {
 	s.args = slices.Clone(s.args)
 	for i, arg := range s.args {
 		switch {
+		case arg == scripts.LockChannel("n"):
+			s.args[i] = scripts.LockChannel(slotTag + "n")
 		case arg == "c:n": // the channel to which a line belongs
 			s.args[i] = "c:" + slotTag + "n"
 		case arg == "c" && i > 0 && s.args[i-1] == "PUBLISH": // its line is in the slot too

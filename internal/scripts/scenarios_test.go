@@ -75,7 +75,7 @@ func emptyingScenarios(now int64) []scenario {
 	}
 	return []scenario{
 		{scripts.LockAcquire, "mine, both keys there", words(mine + fence), []string{"n", "f"}, []any{"me:1", 30_000, 60_000, 5}, nil},
-		{scripts.LocksRelease, "the same lock twice", words(mine), []string{"n", "n"}, []any{"me:1", "PUBLISH", "c", "me:2", "PUBLISH", "c"}, nil},
+		{scripts.LocksRelease, "the same lock twice", words(mine), []string{"n", "n"}, []any{"PUBLISH", "me:1", "me:2"}, nil},
 
 		{scripts.FairLockAcquire, "another's, and only the dead wait", words(other + place("dead:1", gone) + place("dead:2", gone) + expires), lines, wait, nil},
 		{scripts.FairLockAcquire, "another's, only the dead wait, and no wait", words(other + place("dead:1", gone) + expires), lines, try, words(other)},
@@ -147,13 +147,14 @@ func lockScenarios(now int64) []scenario {
 	line := func(waiters ...string) string {
 		state := "\n"
 		for _, waiter := range waiters {
-			state += "ZADD n:waiting " + ago + " " + waiter + "\n"
+			state += "ZADD {n}:waiting " + ago + " " + waiter + "\n"
 		}
-		return state + "PEXPIRE n:waiting 15000"
+		return state + "PEXPIRE {n}:waiting 15000"
 	}
+	channel := scripts.LockChannel("n")
 	const kept, java = "HSET n next a:1\n PEXPIRE n 5000", "HSET n java:1 2\n PEXPIRE n 5000"
-	inLine := []any{"me:1", 30_000, "", "", "", "a:1", 100, 15_000, "PUBLISH", "c:n"}
-	fencedInLine := append(slices.Clone(fenced), "", "a:1", 100, 15_000, "PUBLISH", "c:n")
+	inLine := []any{"me:1", 30_000, "", "", "", "a:1", 100, 15_000, "PUBLISH", channel}
+	fencedInLine := append(slices.Clone(fenced), "", "a:1", 100, 15_000, "PUBLISH", channel)
 	return []scenario{
 		{acquire, "kept for it", words(kept + line("b:1")), []string{"n"}, inLine, nil},
 		{acquire, "kept for it, fenced", words(kept + fence + line("a:1")), []string{"n", "f"}, fencedInLine, nil},
@@ -162,20 +163,20 @@ func lockScenarios(now int64) []scenario {
 		{acquire, "another's, first in line", words(other), []string{"n"}, inLine, nil},
 		{acquire, "Java's, first in line", words(java), []string{"n"}, inLine, nil},
 		{acquire, "another's, behind others", words(other + line("b:1", "gone:1")), []string{"n"}, inLine, nil},
-		{release, "mine, one waits", words(mine + line("b:1")), []string{"n"}, []any{"me:1", "PUBLISH", "c:n"}, nil},
-		{release, "mine, some wait and some are gone", words(mine + line("a:1", "b:1", "gone:1")), []string{"n"}, []any{"me:1", "PUBLISH", "c:n"}, nil},
-		{release, "mine, all are gone", words(mine + line("gone:1", "gone:2")), []string{"n"}, []any{"me:1", "PUBLISH", "c:n"}, nil},
+		{release, "mine, one waits", words(mine + line("b:1")), []string{"n"}, []any{"me:1", "PUBLISH"}, nil},
+		{release, "mine, some wait and some are gone", words(mine + line("a:1", "b:1", "gone:1")), []string{"n"}, []any{"me:1", "PUBLISH"}, nil},
+		{release, "mine, all are gone", words(mine + line("gone:1", "gone:2")), []string{"n"}, []any{"me:1", "PUBLISH"}, nil},
 		{scripts.LocksRelease, "mine, some wait", words(mine + line("a:1", "b:1")), []string{"n", "n2"}, []any{
-			"me:1", "PUBLISH", "c:n", "me:2", "PUBLISH", "c:n2",
+			"PUBLISH", "me:1", "me:2",
 		}, nil},
-		{scripts.LockKeep, "mine, before the end of the minimum, some wait", words(soon + line("a:1", "b:1")), []string{"n"}, []any{"me:1", "PUBLISH", "c:n"}, nil},
-		{scripts.LockKeep, "mine, after the end of the minimum, some wait", words(mine + line("a:1", "b:1")), []string{"n"}, []any{"me:1", "PUBLISH", "c:n"}, nil},
-		{scripts.LockForce, "another's, some wait", words(other + line("a:1", "b:1")), []string{"n"}, []any{"PUBLISH", "c:n", "clients:"}, nil},
-		{scripts.LockForce, "kept for a waiter", words(kept), []string{"n"}, []any{"PUBLISH", "c:n", "clients:"}, nil},
-		{scripts.LockLeave, "had been woken", words(kept + line("b:1")), []string{"n"}, []any{"a:1", "PUBLISH", "c:n", 0}, nil},
-		{scripts.LockLeave, "had been woken, read/write", words("HSET n mode write next a:1\n PEXPIRE n 5000" + line("b:1")), []string{"n"}, []any{"a:1", "PUBLISH", "c:n", 1}, nil},
-		{scripts.LockLeave, "was first", words(other + line("a:1", "b:1")), []string{"n"}, []any{"a:1", "PUBLISH", "c:n", 0}, nil},
-		{scripts.LockLeave, "was not in line", words(other + line("b:1")), []string{"n"}, []any{"a:1", "PUBLISH", "c:n", 0}, nil},
+		{scripts.LockKeep, "mine, before the end of the minimum, some wait", words(soon + line("a:1", "b:1")), []string{"n"}, []any{"me:1", "PUBLISH", channel}, nil},
+		{scripts.LockKeep, "mine, after the end of the minimum, some wait", words(mine + line("a:1", "b:1")), []string{"n"}, []any{"me:1", "PUBLISH", channel}, nil},
+		{scripts.LockForce, "another's, some wait", words(other + line("a:1", "b:1")), []string{"n"}, []any{"PUBLISH", channel, "clients:"}, nil},
+		{scripts.LockForce, "kept for a waiter", words(kept), []string{"n"}, []any{"PUBLISH", channel, "clients:"}, nil},
+		{scripts.LockLeave, "had been woken", words(kept + line("b:1")), []string{"n"}, []any{"a:1", "PUBLISH", channel, 0}, nil},
+		{scripts.LockLeave, "had been woken, read/write", words("HSET n mode write next a:1\n PEXPIRE n 5000" + line("b:1")), []string{"n"}, []any{"a:1", "PUBLISH", channel, 1}, nil},
+		{scripts.LockLeave, "was first", words(other + line("a:1", "b:1")), []string{"n"}, []any{"a:1", "PUBLISH", channel, 0}, nil},
+		{scripts.LockLeave, "was not in line", words(other + line("b:1")), []string{"n"}, []any{"a:1", "PUBLISH", channel, 0}, nil},
 		{acquire, "free", words(free), []string{"n"}, plain, nil},
 		{acquire, "mine", words(mine), []string{"n"}, plain, nil},
 		{acquire, "another's", words(other), []string{"n"}, plain, nil},
@@ -184,10 +185,10 @@ func lockScenarios(now int64) []scenario {
 		{acquire, "free, fenced by Java before", words(free + "SET f 7"), []string{"n", "f"}, fenced, nil},
 		{acquire, "mine, the fence lost", words(mine), []string{"n", "f"}, fenced, nil},
 		{acquire, "mine, fenced", words(mine + fence), []string{"n", "f"}, fenced, nil},
-		{release, "mine", words(mine), []string{"n"}, []any{"me:1", "PUBLISH", "c"}, nil},
-		{release, "another's", words(other), []string{"n"}, []any{"me:1", "PUBLISH", "c"}, nil},
-		{release, "mine, with tokens to return", words(mine + fence), []string{"n", "f"}, []any{"me:1", "PUBLISH", "c", 7, 3}, words(fence)},
-		{release, "mine, sharded", words(mine), []string{"n"}, []any{"me:1", "SPUBLISH", "c"}, nil},
+		{release, "mine", words(mine), []string{"n"}, []any{"me:1", "PUBLISH"}, nil},
+		{release, "another's", words(other), []string{"n"}, []any{"me:1", "PUBLISH"}, nil},
+		{release, "mine, with tokens to return", words(mine + fence), []string{"n", "f"}, []any{"me:1", "PUBLISH", 7, 3}, words(fence)},
+		{release, "mine, sharded", words(mine), []string{"n"}, []any{"me:1", "SPUBLISH"}, nil},
 		{acquire, "free, with a minimum", words(free), []string{"n"}, least, nil},
 		{acquire, "free, fenced, with a minimum", words(free), []string{"n", "f"}, least, nil},
 		{acquire, "mine, with a minimum", words(mine), []string{"n"}, least, nil},
@@ -196,10 +197,10 @@ func lockScenarios(now int64) []scenario {
 		{scripts.LockKeep, "mine, after the end of the minimum", words(mine), []string{"n"}, []any{"me:1", "SPUBLISH", "c"}, nil},
 		{scripts.LockKeep, "another's", words(other), []string{"n"}, []any{"me:1", "PUBLISH", "c"}, nil},
 		{scripts.LocksAcquire, "two free, another's, mine, no lock", words(others), names, []any{
-			"me:1", 30_000, "me:2", 30_000, "me:3", 30_000, "me:4", 30_000, "me:5", 30_000,
+			30_000, "me:1", "me:2", "me:3", "me:4", "me:5",
 		}, nil},
 		{scripts.LocksRelease, "mine, another's, no lock", words(others), names[2:], []any{
-			"me:3", "PUBLISH", "c", "me:4", "PUBLISH", "c", "me:5", "SPUBLISH", "c",
+			"PUBLISH", "me:3", "me:4", "me:5",
 		}, nil},
 		{scripts.LockForce, "another's", words(other), []string{"n"}, []any{"PUBLISH", "c", "clients:"}, nil},
 		{scripts.LockForce, "another's, sharded", words(other), []string{"n"}, []any{"SPUBLISH", "c", "clients:"}, nil},

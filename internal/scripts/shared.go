@@ -10,11 +10,12 @@ import (
 const maxShared = 100
 
 // share describes how calls of one script share an execution of another script. The KEYS and ARGV of the shared script
-// are those of the calls, one after the other. Its reply has the same number of integers for each call. If the first of
+// are those of the calls, one after the other, but for an argument in common. Its reply has the same number of integers for each call. If the first of
 // them is notShared, the call has to be sent separately.
 type share struct {
 	script     *Script
 	keys, args int  // numbers of keys and arguments of a call; a call with other numbers cannot share
+	common     bool // the last argument is the same in all calls of an execution, which has it once, in front
 	replies    int  // integers in the reply to a call
 	single     bool // the reply to a separate call is an integer, not a list of one
 	first      bool // shared executions come before all other calls
@@ -70,16 +71,16 @@ func RunShared(ctx context.Context, c Pipeliner, calls []Call) (cmds []*redis.Cm
 
 // group returns the indexes of the calls that share a script, in the order of execution.
 func group(calls []Call) (groups [][]int) {
-	open := make(map[*Script]int, 2) // index of the group that has room
+	open := make(map[kindOfCall]int, 2) // index of the group that has room
 	var first, rest [][]int
 	for i := range calls {
-		s := calls[i].Script
 		if !calls[i].Sharable() {
 			rest = append(rest, []int{i})
 			continue
 		}
+		s := calls[i].sharedAs()
 		to := &rest
-		if s.share.first {
+		if s.script.share.first {
 			to = &first
 		}
 		g, ok := open[s]
@@ -91,6 +92,19 @@ func group(calls []Call) (groups [][]int) {
 		(*to)[g] = append((*to)[g], i)
 	}
 	return append(first, rest...)
+}
+
+// kindOfCall is what the calls of an execution have in common.
+type kindOfCall struct {
+	script *Script
+	common any
+}
+
+func (c Call) sharedAs() kindOfCall {
+	if !c.Script.share.common {
+		return kindOfCall{script: c.Script}
+	}
+	return kindOfCall{c.Script, c.Args[len(c.Args)-1]}
 }
 
 // join returns the shared call of its members, or the call of a single member.
@@ -105,9 +119,14 @@ func join(calls []Call, members []int) Call {
 		Keys:   make([]string, 0, len(members)*with.keys),
 		Args:   make([]any, 0, len(members)*with.args),
 	}
+	args := with.args
+	if with.common {
+		args--
+		all.Args = append(all.Args, one.Args[args])
+	}
 	for _, i := range members {
 		all.Keys = append(all.Keys, calls[i].Keys...)
-		all.Args = append(all.Args, calls[i].Args...)
+		all.Args = append(all.Args, calls[i].Args[:args]...)
 	}
 	return all
 }
@@ -124,8 +143,9 @@ func split(ctx context.Context, cmd *redis.Cmd, calls []Call, members []int, cmd
 	n := with.replies
 	reply, isList := cmd.Val().([]any)
 	whole := isList && len(reply) == n*len(members)
+	all := make([]redis.Cmd, len(members))
 	for at, i := range members {
-		one := redis.NewCmd(ctx)
+		one := &all[at]
 		cmds[i] = one
 		switch {
 		case err != nil:

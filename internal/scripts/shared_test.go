@@ -30,7 +30,7 @@ func TestRunShared_AnswersAsRunBatch(t *testing.T) {
 		batch = append(batch, scripts.LockAcquire.Call(keys, append([]any{id, 9_000}, more...)...))
 	}
 	release := func(name, id string) {
-		batch = append(batch, scripts.LockRelease.Call([]string{name}, id, "PUBLISH", scripts.LockChannel(name)))
+		batch = append(batch, scripts.LockRelease.Call([]string{name}, id, "PUBLISH"))
 	}
 	acquire("free", "me:1")
 	acquire("mine", "me:2")
@@ -264,7 +264,7 @@ func TestRunShared_ReleasesComeFirst(t *testing.T) {
 	rdb := redistest.Shared(t).Client(t)
 	name := redistest.Name(t)
 	release := func(id string) scripts.Call {
-		return scripts.LockRelease.Call([]string{name}, id, "PUBLISH", scripts.LockChannel(name))
+		return scripts.LockRelease.Call([]string{name}, id, "PUBLISH")
 	}
 	acquire := func(id string) scripts.Call { return scripts.LockAcquire.Call([]string{name}, id, 9_000) }
 	require.NoError(t, scripts.LockAcquire.RunOnce(t.Context(), rdb, []string{name}, "me:1", 9_000).Err())
@@ -281,6 +281,24 @@ func TestRunShared_ReleasesComeFirst(t *testing.T) {
 	}
 }
 
+// Calls share an execution only with those that have the same argument in common: each lock has the lease it asked for.
+func TestRunShared_LeasesDiffer(t *testing.T) {
+	t.Parallel()
+	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
+	leases := []int{9_000, 5_000, 9_000, 5_000, 2_000}
+	var batch []scripts.Call
+	for i, lease := range leases {
+		batch = append(batch, scripts.LockAcquire.Call([]string{fmt.Sprint(name, i)}, "me:1", lease))
+	}
+	cmds, _ := scripts.RunShared(t.Context(), rdb, batch)
+	for i, lease := range leases {
+		require.NoError(t, cmds[i].Err())
+		left := rdb.PTTL(t.Context(), fmt.Sprint(name, i)).Val()
+		require.LessOrEqual(t, left, time.Duration(lease)*time.Millisecond, i)
+		require.Greater(t, left, time.Duration(lease-2_000)*time.Millisecond, i)
+	}
+}
+
 // What a user may not do, or a server refuses, fails the calls that need it and no others.
 func TestRunShared_ARefusalConcernsTheCallsThatNeedIt(t *testing.T) {
 	t.Parallel()
@@ -293,8 +311,8 @@ func TestRunShared_ARefusalConcernsTheCallsThatNeedIt(t *testing.T) {
 		scripts.LockAcquire.Call([]string{"ours:1"}, "me:1", 9_000),
 		scripts.LockAcquire.Call([]string{"theirs:1"}, "me:2", 9_000),
 		scripts.LockAcquire.Call([]string{"ours:2"}, "me:3", 9_000),
-		scripts.LockRelease.Call([]string{"theirs:2"}, "me:4", "PUBLISH", "c"),
-		scripts.LockRelease.Call([]string{"ours:3"}, "me:5", "PUBLISH", "c"),
+		scripts.LockRelease.Call([]string{"theirs:2"}, "me:4", "PUBLISH"),
+		scripts.LockRelease.Call([]string{"ours:3"}, "me:5", "PUBLISH"),
 	})
 	for i, noPerm := range []bool{false, true, false, true, false} {
 		require.Equal(t, noPerm, redis.HasErrorPrefix(cmds[i].Err(), "NOPERM"), "%d: %v", i, cmds[i].Err())

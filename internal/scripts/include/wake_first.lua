@@ -7,10 +7,10 @@
 --
 -- Waiters that are not in the line, as those of Redisson, hear '00' on the channel of the lock. While there are such, every fourth release
 -- is theirs, and every one if nobody is in the line: yields is 2, the first one is told to ask 3 ms later, and the process that releases
--- has to wait as long with its next attempt. Otherwise yields is 0. followers are those in the line that listen too. nobody says that the
--- line is known to be empty.
+-- has to wait as long with its next attempt. Otherwise yields is 0. followers are those in the line that listen too. nobody is a list
+-- without waiters if the line is known to be empty.
 local others = redis.pcall(verb, channel, '00') -- a hint: that the user may not publish must not fail a release that is done
-local waiting, yields, keep_for = nobody and {nil} or redis.pcall('ZRANGE', line, 0, 1), 0, nil
+local waiting, yields, keep_for = nobody or redis.pcall('ZRANGE', line, 0, 1), 0, nil
 if ready_in == 0 and type(others) == 'number' and others > (waiting[1] and followers or 0)
   and (not waiting[1] or (redis.pcall('TIME')[2] or 0) % 4 == 0) then
   ready_in, yields = 3, 2
