@@ -57,8 +57,8 @@ type Call struct {
 	// Send, if not nil, replaces Script: it sends the call over connections that it chooses. It may block.
 	Send func(ctx context.Context) *redis.Cmd
 
-	// Next, if not nil, is sent behind this call in the same pipeline. It is for a call that this one makes possible, to
-	// the same node: it saves the round trip in between.
+	// Next, if not nil, is sent behind this call in the same pipeline. It is for a call that this one makes
+	// possible, to the same node: it saves the round trip in between.
 	Next *Job
 
 	// Start, if not nil, replaces Script for an owner that does not use a Sender: it sends the call and passes the

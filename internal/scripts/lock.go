@@ -4,9 +4,11 @@ package scripts
 // the holder. An id belongs to one acquisition, so a second execution of a call finds the result of the first.
 var (
 	// LockAcquire takes the lock if it is free, and LockRelease releases it if the id holds it.
-	LockAcquire = declare("lock_acquire", shares(share{script: LocksAcquire, keys: 1, args: 2, common: true, replies: 2}))
+	LockAcquire = declare("lock_acquire", shares(share{
+		script: LocksAcquire, keys: 1, args: 2, own: []int{0}, replies: 2,
+	}))
 	LockRelease = declare("lock_release", shares(share{
-		script: LocksRelease, keys: 1, args: 2, common: true, replies: 1, single: true, first: true,
+		script: LocksRelease, keys: 1, args: 2, own: []int{0}, replies: 1, single: true, first: true,
 	}))
 
 	LockLeave = declare("lock_leave") // takes a waiter out of the line of a lock

@@ -326,7 +326,7 @@ func TestPermitLine_AReleaseTellsItsOwnProcessByTheReply(t *testing.T) {
 		},
 		"of a leased permit among others": func(s sem, waiter string) int64 {
 			s.rdb.ZAdd(s.t.Context(), s.part("timeout"), redis.Z{Score: 1e14, Member: idA})
-			args := []any{"PUBLISH", s.channel, waiter, 0, idA}
+			args := []any{"PUBLISH", 0, s.channel, waiter, idA}
 			return s.run(scripts.PermitsRelease, []string{s.name, s.part("timeout")}, args...)[0]
 		},
 	} {

@@ -3,11 +3,12 @@ Acquires one leased permit of each of several semaphores, as permit_acquire does
 is left to permit_acquire.
 
 KEYS     for each request   permits, leases and fence, as those of permit_acquire
-ARGV     for each request   those of permit_acquire for one request of one permit: 10
+ARGV     those of permit_acquire for one request of one permit, but channel and id, 8, and for each request   channel   id
 Returns  for each request   1, free, held, -1 and its token if it was granted, where free and held are 0 unless the number of
          permits is declared; 2 and four zeros if permit_acquire has to be called: nothing was done
 ]]
-local keys_each, args_each = 4, 10
+local keys_each = 4
+local fence_ms, idle_ms, declared, in_line, lease, permits = ARGV[2], ARGV[3], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 -- include: read_clock
 -- include: refusal
 -- include: permit_line
@@ -15,7 +16,7 @@ local keys_each, args_each = 4, 10
 
 -- take takes a permit and returns the reply. If it takes none, it leaves everything as it was, and returns the error if the
 -- error concerns all calls.
-local function take(permits, leases, fence, channel, fence_ms, declared, lease, id)
+local function take(permits, leases, fence, channel, id)
   -- include: read_with_kept
   if type(record) == 'string' or fair and redis.pcall('ZCARD', line) ~= 0 then -- some may be for waiters
     return nil
@@ -49,11 +50,9 @@ end
 
 local reply, any_granted = {}, false
 for i = 0, #KEYS / keys_each - 1 do
-  local k, a = i * keys_each, i * args_each
-  local channel, fence_ms, idle_ms, declared, in_line = ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 6], ARGV[a + 7]
-  local lease, permits, id, granted, refused = ARGV[a + 8], ARGV[a + 9], ARGV[a + 10], nil, nil
+  local k, granted, refused = i * keys_each, nil, nil
   if idle_ms == '0' and permits == '1' and in_line == '' then
-    granted, refused = take(KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], channel, fence_ms, declared, lease, id)
+    granted, refused = take(KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], ARGV[9 + 2 * i], ARGV[10 + 2 * i])
   end
   if refused and not any_granted then
     return refused

@@ -3,18 +3,18 @@ Releases one leased permit of each of several semaphores, as permit_release does
 is left to permit_release.
 
 KEYS     for each release   permits and leases, as those of permit_release
-ARGV     for each release   those of permit_release for one id: 5
+ARGV     1 PUBLISH or SPUBLISH   2 idle expiry, ms, or 0   and for each release   the other arguments of permit_release for one id: 3
 Returns  for each release   1 released, or 3 if the waiter is to ask; 0 it was not held; 2 if permit_release has to be called: nothing
          was done
 ]]
-local keys_each, args_each = 2, 5
+local verb, idle_ms = ARGV[1], ARGV[2]
 -- include: refusal
 -- include: permit_line
 -- include: kept_permits
 -- include: wake_waiters
 
 -- release returns the outcome, and the error if it concerns all calls.
-local function release(permits, leases, verb, channel, own, id)
+local function release(permits, leases, channel, own, id)
   local stored = redis.pcall('GET', permits)
   local free = type(stored) == 'string' and string.match(stored, '^-?%d+$') and tonumber(stored)
   if not free or free > 2^53 or free < -2^53 then
@@ -37,12 +37,11 @@ local function release(permits, leases, verb, channel, own, id)
 end
 
 local reply, any_released = {}, false
-for i = 0, #KEYS / keys_each - 1 do
-  local k, a = i * keys_each, i * args_each
-  local verb, channel, own, idle_ms, id = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 5]
+for i = 0, #KEYS / 2 - 1 do
+  local channel, own, id = ARGV[3 * i + 3], ARGV[3 * i + 4], ARGV[3 * i + 5]
   local outcome, refused = 2, nil
   if own ~= '1' and idle_ms == '0' then
-    outcome, refused = release(KEYS[k + 1], KEYS[k + 2], verb, channel, own, id)
+    outcome, refused = release(KEYS[2 * i + 1], KEYS[2 * i + 2], channel, own, id)
   end
   if refused and not any_released then
     return refused

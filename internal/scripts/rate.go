@@ -4,7 +4,9 @@ package scripts
 // fraction of a microsecond is a numerator over a denominator that the limit determines, so nothing is rounded.
 var (
 	// RateGCRA decides a batch of requests on one key. Grants and returned charges have no ids, so it is sent once.
-	RateGCRA = declare("rate_gcra", OnceOnly, shares(share{script: RatesGCRA, keys: 1, args: 8, replies: 5}))
+	RateGCRA = declare("rate_gcra", OnceOnly, shares(share{
+		script: RatesGCRA, keys: 1, args: 8, own: []int{7}, replies: 5,
+	}))
 
 	RatesGCRA = declare("rates_gcra", OnceOnly) // RateGCRA for many keys, one run of requests each
 

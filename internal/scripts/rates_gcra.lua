@@ -3,7 +3,7 @@ Decides one run of requests for permits of each of several keys, as rate_gcra do
 state rate_gcra has to decide, such as one with places for later, is left to it.
 
 KEYS     the states
-ARGV     for each key   those of rate_gcra for one run: 8
+ARGV     those of rate_gcra for one run, 7, but its number of requests, which follows for each key
 Returns  for each key   now, us and num of the state, 0, requests granted;
          2 and four zeros if rate_gcra has to be called: nothing was done
 Errors   an error of Redis that concerns all keys, before anything is granted
@@ -13,10 +13,10 @@ Errors   an error of Redis that concerns all keys, before anything is granted
 -- include: refusal
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
+local den, zone_us, zone_num, burst_s = tonumber(ARGV[1]), now + ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local price_us, price_num = tonumber(ARGV[6]), tonumber(ARGV[7])
 local reply, size, any = {}, 0, false
 for i, key in ipairs(KEYS) do
-  local at = 8 * i - 8
-  local den, zone_us = tonumber(ARGV[at + 1]), now + ARGV[at + 2]
   local us, num, period, returned, tail, granted = now, 0, nil, nil, nil, 0
   local value = redis.pcall('GET', key)
   local decided = type(value) ~= 'table' -- else it is an error
@@ -25,10 +25,9 @@ for i, key in ipairs(KEYS) do
     decided = decided and (tail == nil or tail == '' or tail and string.find(tail, '^:0:[%d,;]*$'))
   end
   if decided then
-    us, num, granted = gcra_fill(us, num, den, tonumber(ARGV[at + 8]), tonumber(ARGV[at + 6]), tonumber(ARGV[at + 7]), zone_us,
-      tonumber(ARGV[at + 3]))
+    us, num, granted = gcra_fill(us, num, den, tonumber(ARGV[7 + i]), price_us, price_num, zone_us, zone_num)
     if granted > 0 then
-      local text, px = gcra_written(now, us, num, den, ARGV[at + 4], period, returned, tail)
+      local text, px = gcra_written(now, us, num, den, burst_s, period, returned, tail)
       value = redis.pcall('SET', key, text, 'PX', px)
       decided = not value.err
       any = any or decided

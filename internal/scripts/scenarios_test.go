@@ -96,11 +96,11 @@ func emptyingScenarios(now int64) []scenario {
 		{scripts.PermitAcquire, "the last one has expired, under the same id", words(over + fence), permit, take(0, 1, idA), nil},
 		{scripts.PermitAcquire, "the last one has expired, and it counts again", words("SET n 1\n ZADD l " + gone + " " + idA + "\n ZADD l " + gone + " " + idB + fence), permit, take(0, 2, idA, idC), nil},
 		{scripts.PermitAcquire, "free, all keys there", words(held + fence), permit, take(0, 1, idC), nil},
-		{scripts.PermitsAcquire, "twice of one semaphore, all keys there", words(held + fence), append(shared, shared...), append(take(0, 1, idB), take(0, 1, idC)...), nil},
+		{scripts.PermitsAcquire, "twice of one semaphore, all keys there", words(held + fence), append(shared, shared...), []any{"PUBLISH", 60_000, 0, 1, 0, "", 30_000, 1, "c", idB, "c", idC}, nil},
 		{scripts.PermitRelease, "the last one", words("SET n 2\n ZADD l " + later + " " + idA), []string{"n", "l"}, []any{"PUBLISH", "c", 0, 0, idA}, nil},
 		{scripts.PermitRelease, "the last ones", words("SET n 2\n ZADD l " + later + " " + idA + "\n ZADD l " + later + " " + idB), []string{"n", "l"}, []any{"PUBLISH", "c", 1, 0, idA, idB}, nil},
 		{scripts.PermitRelease, "the last one of an idle one", words("SET n 2 PX 9000\n ZADD l " + later + " " + idA + "\n PEXPIRE l 9000"), []string{"n", "l"}, []any{"PUBLISH", "c", 0, 8_000, idA}, nil},
-		{scripts.PermitsRelease, "the last of one semaphore, and one that is not held", words(held), []string{"n", "l", "n", "l"}, []any{"PUBLISH", "c", 0, 0, idA, "PUBLISH", "c", 0, 0, idB}, nil},
+		{scripts.PermitsRelease, "the last of one semaphore, and one that is not held", words(held), []string{"n", "l", "n", "l"}, []any{"PUBLISH", 0, "c", 0, idA, "c", 0, idB}, nil},
 		{scripts.PermitState, "the last one has expired", words(over), []string{"n", "l"}, []any{"PUBLISH", "c"}, nil},
 		{scripts.PermitRenew, "held, of an idle one, all keys there", words(held + "\n PEXPIRE n 9000\n PEXPIRE l 9000"), []string{"l", "n"}, []any{"GT", 8_000, 300_000, 1, idA}, nil},
 		{scripts.PermitList, "all keys there", words(held + fence + "\n ZADD n:waiting 1 a:1"), []string{"n", "l", "f"}, []any{1000, "c:n"}, nil},
@@ -419,6 +419,7 @@ func inLines(now int64) (all []scenario) {
 	ask := func(place string) []any {
 		return []any{"PUBLISH", "c:n", 60_000, 0, 1, 0, place, 30_000, 1, "0123456789abcdef"}
 	}
+	shared := []any{"PUBLISH", 60_000, 0, 1, 0, "", 30_000, 1, "c:n", "0123456789abcdef"} // ask("") for many
 	count := func(place string) []any { return []any{7, 6, 60_000, "PUBLISH", "c:n", 0, place, 1} }
 	for _, in := range []struct {
 		what string
@@ -438,10 +439,10 @@ func inLines(now int64) (all []scenario) {
 			{scripts.PermitAcquire, "in line, not free, " + what, with(held(0)), fence, ask(semaphorePlace), nil},
 			{scripts.PermitAcquire, "in line, expired, " + what, with(over(0)), fence, ask(semaphorePlace), nil},
 			{scripts.PermitAcquire, "not in line, some free, " + what, with(held(1)), fence, ask(""), nil},
-			{scripts.PermitsAcquire, "one, " + what, with(held(1)), append(fence, "n"), ask(""), nil},
+			{scripts.PermitsAcquire, "one, " + what, with(held(1)), append(fence, "n"), shared, nil},
 			{scripts.PermitRelease, what, with(held(0)), leased, []any{"PUBLISH", "c:n", 0, 0, idA}, nil},
 			{scripts.PermitRelease, "two, " + what, with(held(0)), leased, []any{"PUBLISH", "c:n", 1, 0, idA, idB}, nil},
-			{scripts.PermitsRelease, what, with(held(0)), leased, []any{"PUBLISH", "c:n", 0, 0, idA}, nil},
+			{scripts.PermitsRelease, what, with(held(0)), leased, []any{"PUBLISH", 0, "c:n", 0, idA}, nil},
 			{scripts.PermitState, "some have expired, " + what, with(over(0)), leased, []any{"PUBLISH", "c:n"}, nil},
 			{scripts.PermitEdit, "add, " + what, with(held(0)), record, []any{"add", 5, "PUBLISH", "c:n", 60_000, 0}, nil},
 			{scripts.SemAcquire, "in line, free, " + what, with(words("SET n 3")), calls, count(semaphorePlace), nil},
@@ -500,15 +501,17 @@ func permitScenarios(now int64) []scenario {
 	several := "SET n1 3 PX 9000\n ZADD l1 " + ms(now+100_000) + " " + idB + "\n PEXPIRE l1 9000\n SET n2 3\n SET f2 " + ms(now*1000) + " PX 5000\n SET n3 3\n SET f3 " + ms((now+9_000_000)*1000) +
 		"\n ZADD l4 " + ms(now+100_000) + " " + idA + "\n SET n4 3\n SET n5 0\n SET n7 x\n SET n8 3\n SET l8 1\n SET n9 3\n SET f9 x"
 	var triples, pairs []string
-	var takeEach, releaseEach []any
+	takeEach, releaseEach := []any{"PUBLISH", 60_000, 0, 1, 0, "", 30_000, 1}, []any{"PUBLISH", 0}
 	for i := 1; i <= 9; i++ {
 		name, leases := fmt.Sprint("n", i), fmt.Sprint("l", i)
 		triples, pairs = append(triples, name, leases, fmt.Sprint("f", i), name), append(pairs, name, leases)
-		takeEach = append(takeEach, "PUBLISH", "c", 60_000, 0, 1, i%2*7, "", 30_000, 1, idA)
-		releaseEach = append(releaseEach, "PUBLISH", "c", 0, 0, idA)
+		takeEach, releaseEach = append(takeEach, "c", idA), append(releaseEach, "c", 0, idA)
 	}
+	declareEach := slices.Clone(takeEach)
+	declareEach[4] = 7
 	return []scenario{
 		{scripts.PermitsAcquire, "of several semaphores", words(several), triples, takeEach, nil},
+		{scripts.PermitsAcquire, "of several declared semaphores", words(several), triples, declareEach, nil},
 		{scripts.PermitsRelease, "of several semaphores", words(several + "\n ZADD l1 " + ms(now+100_000) + " " + idA), pairs, releaseEach, nil},
 		{scripts.PermitAcquire, "free", words(held), fence, one, nil},
 		{scripts.PermitAcquire, "free, without an expiry", words("SET n 3"), fence, one, nil},
@@ -555,6 +558,7 @@ func fairScenarios(now int64) []scenario {
 	ask := []any{"PUBLISH", "cogwheel_fair:n", 60_000, 0, 1, 0, "a:1 15000 =3000000", 30_000, 1, idC}
 	comes := slices.Clone(ask)
 	comes[6] = ""
+	shared := []any{"PUBLISH", 60_000, 0, 1, 0, "", 30_000, 1, "cogwheel_fair:n", idC}
 	many := []any{"PUBLISH", "cogwheel_fair:n", 60_000, 0, 2, 0, "a:1 15000 3000000,0", 30_000, 1, idC, 30_000, 1, strings.Repeat("d", 16)}
 	line := func(waiters ...string) string {
 		state := "\n"
@@ -580,7 +584,7 @@ func fairScenarios(now int64) []scenario {
 		{scripts.PermitAcquire, "fair, none free, behind others", words(held + line("b:1", "gone:1")), keys, ask, nil},
 		{scripts.PermitRelease, "fair, some wait", words(held + line("a:1", "b:1")), []string{"n", "l"}, []any{"PUBLISH", "cogwheel_fair:n", 0, 0, idA}, nil},
 		{scripts.PermitRelease, "fair, more wait in the first", words(held + strings.ReplaceAll(line("a:1", "b:1"), ".001 a", ".501 a")), []string{"n", "l"}, []any{"PUBLISH", "cogwheel_fair:n", 0, 0, idA}, nil},
-		{scripts.PermitsAcquire, "fair, one waits", words("SET n 1" + line("b:1")), []string{"n", "l", "f", "n"}, comes, nil},
+		{scripts.PermitsAcquire, "fair, one waits", words("SET n 1" + line("b:1")), []string{"n", "l", "f", "n"}, shared, nil},
 		{scripts.PermitList, "fair, some wait", words(held + line("a:1", "b:1")), keys, []any{1000, "cogwheel_fair:n"}, nil},
 		{scripts.SemLeave, "fair, was first", words("SET n 1" + line("a:1", "b:1")), []string{"n"}, []any{"a:1", "PUBLISH", "cogwheel_fair:n"}, nil},
 		{scripts.SemDelete, "fair, some wait", words(held + line("a:1", "b:1")), []string{"n", "r", "l"}, []any{"PUBLISH", "cogwheel_fair:n", 60_000}, nil},
@@ -628,7 +632,7 @@ func rateScenarios(now int64) []scenario {
 		{gcra, "a debt", ahead, key, []any{1, int64(1e8), 0, 0, 0, "", 0, 0, int64(1e9), 0, int64(1e8)}, nil},
 		{scripts.RatesGCRA, "of a key twice, of no key, of another kind, of a later version, with places", slices.Concat(
 			ahead, words("HSET kind a 1\n SET later 9:x PX 60000\n SET places "+places[0][2].(string)+" PX 60000"),
-		), []string{"k", "k", "none", "kind", "later", "places"}, slices.Repeat([]any{1, int64(1e12), 0, 1_000_001, 1, 1000, 0, 1}, 6), nil},
+		), []string{"k", "k", "none", "kind", "later", "places"}, []any{1, int64(1e12), 0, 1_000_001, 1, 1000, 0, 1, 1, 1, 1, 1, 1}, nil},
 		{gcra, "a probe", ahead, key, []any{1, int64(1e12), 0, 1_000_001, 0}, nil},
 		{gcra, "a probe of no key", nil, key, []any{1, int64(1e12), 0, 1_000_001, 0}, nil},
 		{window, "a probe", words("SET k 3:100000 PX 90000"), key, []any{10, 100_000, 0, 0}, nil},

@@ -20,9 +20,11 @@ var (
 // name, and in {name}:timeout the ids of held permits, 16 bytes each, with the instants at which they expire.
 // Clients choose the ids, by which a script recognises a repeated call.
 var (
-	PermitAcquire = declare("permit_acquire", shares(share{script: PermitsAcquire, keys: 4, args: 10, replies: 5}))
+	PermitAcquire = declare("permit_acquire", shares(share{
+		script: PermitsAcquire, keys: 4, args: 10, own: []int{1, 9}, replies: 5,
+	}))
 	PermitRelease = declare("permit_release", shares(share{
-		script: PermitsRelease, keys: 2, args: 5, replies: 1, first: true,
+		script: PermitsRelease, keys: 2, args: 5, own: []int{1, 2, 4}, replies: 1, first: true,
 	}))
 	PermitRenew = declare("permit_renew")
 	PermitEdit  = declare("permit_edit")

@@ -2,6 +2,7 @@ package scripts
 
 import (
 	"context"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -10,22 +11,30 @@ import (
 const maxShared = 100
 
 // share describes how calls of one script share an execution of another script. The KEYS and ARGV of the shared script
-// are those of the calls, one after the other, but for an argument in common. Its reply has the same number of integers for each call. If the first of
-// them is notShared, the call has to be sent separately.
+// are those of the calls, one after the other, but for the arguments in common. Its reply has the same number of
+// integers for each call. If the first of them is notShared, the call has to be sent separately.
 type share struct {
 	script     *Script
-	keys, args int  // numbers of keys and arguments of a call; a call with other numbers cannot share
-	common     bool // the last argument is the same in all calls of an execution, which has it once, in front
-	replies    int  // integers in the reply to a call
-	single     bool // the reply to a separate call is an integer, not a list of one
-	first      bool // shared executions come before all other calls
+	keys, args int   // numbers of keys and arguments of a call; a call with other numbers cannot share
+	own        []int // indexes of the arguments that may differ; an execution has the others once, in front
+	common     []int // indexes of the others
+	replies    int   // integers in the reply to a call
+	single     bool  // the reply to a separate call is an integer, not a list of one
+	first      bool  // shared executions come before all other calls
 }
 
 // notShared is the reply to a call that has to be sent separately.
 const notShared = 2
 
 // shares declares that calls of a script may share executions of another.
-func shares(with share) trait { return func(s *Script) { s.share = &with } }
+func shares(with share) trait {
+	for i := range with.args {
+		if !slices.Contains(with.own, i) {
+			with.common = append(with.common, i)
+		}
+	}
+	return func(s *Script) { s.share = &with }
+}
 
 // Sharable reports whether the call may share a script with others.
 func (c Call) Sharable() bool {
@@ -55,7 +64,7 @@ func RunShared(ctx context.Context, c Pipeliner, calls []Call) (cmds []*redis.Cm
 		if err := cmd.Err(); err != nil && redis.HasErrorPrefix(err, "CROSSSLOT") {
 			crossSlot = true
 		}
-		again = append(again, split(ctx, cmd, calls, members, cmds)...)
+		again = append(again, split(cmd, calls, members, cmds)...)
 	}
 	if len(again) > 0 {
 		some := make([]Call, len(again))
@@ -69,42 +78,43 @@ func RunShared(ctx context.Context, c Pipeliner, calls []Call) (cmds []*redis.Cm
 	return cmds, crossSlot
 }
 
+// maxOpen is the number of groups that are searched for one that a call can join.
+const maxOpen = 8
+
 // group returns the indexes of the calls that share a script, in the order of execution.
 func group(calls []Call) (groups [][]int) {
-	open := make(map[kindOfCall]int, 2) // index of the group that has room
 	var first, rest [][]int
 	for i := range calls {
-		if !calls[i].Sharable() {
-			rest = append(rest, []int{i})
-			continue
-		}
-		s := calls[i].sharedAs()
 		to := &rest
-		if s.script.share.first {
-			to = &first
+		if calls[i].Sharable() {
+			if calls[i].Script.share.first {
+				to = &first
+			}
+			if g := openGroup(calls, *to, i); g >= 0 {
+				(*to)[g] = append((*to)[g], i)
+				continue
+			}
 		}
-		g, ok := open[s]
-		if !ok || len((*to)[g]) == maxShared {
-			g = len(*to)
-			open[s] = g
-			*to = append(*to, make([]int, 0, min(len(calls)-i, maxShared)))
-		}
-		(*to)[g] = append((*to)[g], i)
+		*to = append(*to, append(make([]int, 0, min(len(calls)-i, maxShared)), i))
 	}
 	return append(first, rest...)
 }
 
-// kindOfCall is what the calls of an execution have in common.
-type kindOfCall struct {
-	script *Script
-	common any
+// openGroup returns the index of the group that call i can join, among the last ones, or -1.
+func openGroup(calls []Call, groups [][]int, i int) int {
+	for g := len(groups) - 1; g >= max(len(groups)-maxOpen, 0); g-- {
+		if one := &calls[groups[g][0]]; len(groups[g]) < maxShared && one.sharesWith(&calls[i]) {
+			return g
+		}
+	}
+	return -1
 }
 
-func (c Call) sharedAs() kindOfCall {
-	if !c.Script.share.common {
-		return kindOfCall{script: c.Script}
-	}
-	return kindOfCall{c.Script, c.Args[len(c.Args)-1]}
+// sharesWith reports whether the call may be in one execution with another sharable one.
+func (c Call) sharesWith(other *Call) bool {
+	return c.Script == other.Script && c.Sharable() && !slices.ContainsFunc(c.Script.share.common, func(i int) bool {
+		return c.Args[i] != other.Args[i]
+	})
 }
 
 // join returns the shared call of its members, or the call of a single member.
@@ -117,23 +127,23 @@ func join(calls []Call, members []int) Call {
 	all := Call{
 		Script: with.script,
 		Keys:   make([]string, 0, len(members)*with.keys),
-		Args:   make([]any, 0, len(members)*with.args),
+		Args:   make([]any, 0, len(with.common)+len(members)*len(with.own)),
 	}
-	args := with.args
-	if with.common {
-		args--
-		all.Args = append(all.Args, one.Args[args])
+	for _, i := range with.common {
+		all.Args = append(all.Args, one.Args[i])
 	}
-	for _, i := range members {
-		all.Keys = append(all.Keys, calls[i].Keys...)
-		all.Args = append(all.Args, calls[i].Args[:args]...)
+	for _, member := range members {
+		all.Keys = append(all.Keys, calls[member].Keys...)
+		for _, i := range with.own {
+			all.Args = append(all.Args, calls[member].Args[i])
+		}
 	}
 	return all
 }
 
 // split sets the command of each member: its part of the reply, or the error of a call that may have executed, wholly
 // or in part. It returns the members that have to be sent separately.
-func split(ctx context.Context, cmd *redis.Cmd, calls []Call, members []int, cmds []*redis.Cmd) (again []int) {
+func split(cmd *redis.Cmd, calls []Call, members []int, cmds []*redis.Cmd) (again []int) {
 	err := cmd.Err()
 	_, refused := err.(redis.Error) //nolint:errorlint // go-redis does not wrap answers
 	if refused && !Interrupted(err) {
