@@ -78,41 +78,48 @@ func RunShared(ctx context.Context, c Pipeliner, calls []Call) (cmds []*redis.Cm
 	return cmds, crossSlot
 }
 
-// maxOpen is the number of groups that are searched for one that a call can join.
+// maxOpen is how many groups stay open for further calls. If more kinds of calls come, the oldest group gets no more.
 const maxOpen = 8
+
+// openGroup is a group that further calls can join.
+type openGroup struct {
+	groups *[][]int
+	at     int
+}
 
 // group returns the indexes of the calls that share a script, in the order of execution.
 func group(calls []Call) (groups [][]int) {
 	var first, rest [][]int
-	for i := range calls {
-		to := &rest
-		if calls[i].Sharable() {
-			if calls[i].Script.share.first {
+	var open []openGroup
+	for i, call := range calls {
+		if !call.Sharable() {
+			rest = append(rest, []int{i})
+			continue
+		}
+		found := slices.IndexFunc(open, func(o openGroup) bool { return call.sharesWith(&calls[(*o.groups)[o.at][0]]) })
+		if found < 0 {
+			to := &rest
+			if call.Script.share.first {
 				to = &first
 			}
-			if g := openGroup(calls, *to, i); g >= 0 {
-				(*to)[g] = append((*to)[g], i)
-				continue
+			if len(open) == maxOpen {
+				open = open[1:]
 			}
+			found = len(open)
+			open = append(open, openGroup{to, len(*to)})
+			*to = append(*to, make([]int, 0, min(len(calls)-i, maxShared)))
 		}
-		*to = append(*to, append(make([]int, 0, min(len(calls)-i, maxShared)), i))
+		members := &(*open[found].groups)[open[found].at]
+		if *members = append(*members, i); len(*members) == maxShared {
+			open = slices.Delete(open, found, found+1)
+		}
 	}
 	return append(first, rest...)
 }
 
-// openGroup returns the index of the group that call i can join, among the last ones, or -1.
-func openGroup(calls []Call, groups [][]int, i int) int {
-	for g := len(groups) - 1; g >= max(len(groups)-maxOpen, 0); g-- {
-		if one := &calls[groups[g][0]]; len(groups[g]) < maxShared && one.sharesWith(&calls[i]) {
-			return g
-		}
-	}
-	return -1
-}
-
-// sharesWith reports whether the call may be in one execution with another sharable one.
+// sharesWith reports whether two sharable calls may be in one execution.
 func (c Call) sharesWith(other *Call) bool {
-	return c.Script == other.Script && c.Sharable() && !slices.ContainsFunc(c.Script.share.common, func(i int) bool {
+	return c.Script == other.Script && !slices.ContainsFunc(c.Script.share.common, func(i int) bool {
 		return c.Args[i] != other.Args[i]
 	})
 }

@@ -281,21 +281,34 @@ func TestRunShared_ReleasesComeFirst(t *testing.T) {
 	}
 }
 
-// Calls share an execution only with those that have the same argument in common: each lock has the lease it asked for.
+// Calls share an execution only with those that have the same arguments in common: each lock has the lease it asked for,
+// however many there are. Calls in between that share none keep nobody apart.
 func TestRunShared_LeasesDiffer(t *testing.T) {
 	t.Parallel()
-	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
-	leases := []int{9_000, 5_000, 9_000, 5_000, 2_000}
-	var batch []scripts.Call
-	for i, lease := range leases {
-		batch = append(batch, scripts.LockAcquire.Call([]string{fmt.Sprint(name, i)}, "me:1", lease))
-	}
-	cmds, _ := scripts.RunShared(t.Context(), rdb, batch)
-	for i, lease := range leases {
-		require.NoError(t, cmds[i].Err())
-		left := rdb.PTTL(t.Context(), fmt.Sprint(name, i)).Val()
-		require.LessOrEqual(t, left, time.Duration(lease)*time.Millisecond, i)
-		require.Greater(t, left, time.Duration(lease-2_000)*time.Millisecond, i)
+	rdb, name := redistest.Start(t).Client(t), redistest.Name(t)
+	for _, kinds := range []int{20, 2} {
+		var batch []scripts.Call
+		var leases []int
+		for i := range 3 * 20 {
+			lease := 1000 * (5 + 3*(i%kinds))
+			leases = append(leases, lease)
+			batch = append(batch, scripts.LockAcquire.Call([]string{fmt.Sprint(name, kinds, ":", i)}, "me:1", lease))
+			leases = append(leases, 0)
+			batch = append(batch, scripts.LockAcquire.Call([]string{name + "other"}, "me:1", 9_000, 0, 0))
+		}
+		before := executions(t, rdb)
+		cmds, _ := scripts.RunShared(t.Context(), rdb, batch)
+		if kinds == 2 {
+			require.LessOrEqual(t, executions(t, rdb)-before, 60+2*2, "the first time Redis does not know the shared script")
+		}
+		for i, lease := range leases {
+			require.NoError(t, cmds[i].Err())
+			if lease > 0 {
+				left := rdb.PTTL(t.Context(), batch[i].Keys[0]).Val()
+				require.LessOrEqual(t, left, time.Duration(lease)*time.Millisecond, i)
+				require.Greater(t, left, time.Duration(lease-3_000)*time.Millisecond, i)
+			}
+		}
 	}
 }
 
