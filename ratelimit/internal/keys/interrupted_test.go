@@ -3,6 +3,7 @@ package keys_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -22,7 +23,10 @@ func TestJob_InterruptedAsksForTheOthersAgain(t *testing.T) {
 		_, err := w.Stop(context.Background())
 		require.NoError(t, err)
 	}()
-	c := keys.New(keys.Config{Wheel: w, Clock: client.NewClock(w), Gate: new(gate.Gate)})
+	c := keys.New(keys.Config{
+		Wheel: w, Clock: client.NewClock(w), Gate: new(gate.Gate),
+		Timeout: time.Minute, Patience: time.Hour, // of no time, the call would be over before it is sent
+	})
 	s := c.Use(keys.ID{Key: "k"}, nil)
 	defer s.Release()
 	leaves, leave := context.WithCancel(t.Context())
