@@ -425,14 +425,13 @@ func TestFleet_ALineThatIsLostCostsAPoll(t *testing.T) {
 }
 
 // Without a right to the line or to its channel, a waiter is woken by the channel of the name. A fair semaphore refuses
-// who may not see its line. Without MGET, as in the rights of earlier versions, all is the same.
+// who may not see its line.
 // Guarantees: S7.
 func TestFleet_WithoutTheRights(t *testing.T) {
 	forEachKind(t, func(t *testing.T, k kind) {
 		for what, rights := range map[string][]string{
 			"no line":           {"~permits", "~{permits}:call:*", "~" + k.key("permits", "[^w]*"), "&*", "+@all"},
 			"no channel for it": {"~*", "&" + scripts.PrefixName(k.channel, "permits"), "+@all"},
-			"no MGET":           {"~*", "&*", "+@all", "-mget"},
 		} {
 			t.Run(what, func(t *testing.T) {
 				t.Parallel()
@@ -449,13 +448,7 @@ func TestFleet_WithoutTheRights(t *testing.T) {
 					}
 					require.NoError(t, err)
 					got, _ := startWaiting(t, waiter, 1)
-					if what == "no MGET" {
-						k.awaitLine(t, rdb, "permits", 1)
-					} else {
-						awaitListeners(t, rdb, scripts.PrefixName(k.channel, "permits"), 1)
-						before := scriptCalls(t, rdb)
-						require.NotZero(t, before)
-					}
+					awaitListeners(t, rdb, scripts.PrefixName(k.channel, "permits"), 1)
 					require.NoError(t, release(t.Context()))
 					require.NoError(t, (<-got)(t.Context()))
 				}

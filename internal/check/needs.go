@@ -67,10 +67,6 @@ var hints = []string{
 	"publish", "subscribe", "unsubscribe", "ping", "spublish", "ssubscribe", "sunsubscribe", "pubsub|shardnumsub",
 }
 
-// reading is the feature that reads the free and the kept permits of a semaphore by one command, and otherwise by two
-// more.
-const reading = "reading permits at once"
-
 // Listening returns the needs of a client whose waiters listen to the channel of a name.
 func Listening(name, channel string) Needs {
 	return Needs{
@@ -140,8 +136,6 @@ func commands(needs []Needs) rights {
 		switch {
 		case slices.Contains(hints, command):
 			all.add(command, waking, warning)
-		case command == "mget":
-			all.add(command, reading, warning)
 		case n.Optional:
 			all.add(command, n.For, warning)
 		default:

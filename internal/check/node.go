@@ -261,8 +261,6 @@ func consequence(missing *right) string {
 		return "holders learn of ForceUnlock at their next renewal"
 	case slices.Contains(missing.uses, routing):
 		return "go-redis asks without success before each call"
-	case slices.Contains(missing.uses, reading):
-		return "each acquisition costs two commands more"
 	case missing.level == warning:
 		return uses + " cannot be used"
 	}

@@ -42,7 +42,6 @@ var probes = map[string][]any{
 	"lrange":             {"lrange", probeKey, 0, 0},
 	"lpop":               {"lpop", probeKey},
 	"lrem":               {"lrem", probeKey, 0, ""},
-	"mget":               {"mget", probeKey},
 	"multi":              {"multi"},
 	"persist":            {"persist", probeKey},
 	"pexpire":            {"pexpire", probeKey, 1000},

@@ -23,16 +23,10 @@ local verb, channel, idle_ms, in_line = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local first_request = 8
 
 -- include: permit_line
-local line, kept_key, fair = line_keys(channel)
--- One command, because every acquisition needs all of it: see read_with_kept.
-local all = redis.pcall('MGET', permits, kept_key, sequence_key)
-local stored, record, last_call = all[1], all[2], all[3]
-if not stored then
-  stored, record = redis.pcall('GET', permits), redis.pcall('GET', kept_key)
-end
-last_call = last_call or redis.call('GET', sequence_key) or '0 0 0'
+-- include: read_with_kept
 -- include: check_permits
 local is_set = stored and 1 or 0
+local last_call = redis.call('GET', sequence_key) or '0 0 0'
 local last, served, taken = string.match(last_call, '^(%d+) (%d+) (%d+)$')
 last, served, taken = tonumber(last), tonumber(served), tonumber(taken)
 if not last then
@@ -50,8 +44,8 @@ if stored and not record and in_line == '' and not fair and not origin and last 
     wanted = wanted + tonumber(ARGV[i])
   end
   if wanted > 0 and wanted <= free then
-    redis.call('SET', permits, string.format('%.0f', free - wanted), 'KEEPTTL')
-    redis.call('SET', sequence_key, string.format('%.0f %d %.0f', seq, requests, wanted), 'PX', sequence_key_ms)
+    redis.call('SET', permits, string.format('%d', free - wanted), 'KEEPTTL')
+    redis.call('SET', sequence_key, string.format('%d %d %d', seq, requests, wanted), 'PX', sequence_key_ms)
     return {requests, 1, free - wanted, -1}
   end
 end
