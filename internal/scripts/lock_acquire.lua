@@ -45,7 +45,7 @@ if fence then
   -- include: next_token
 end
 
-local value = 0
+local value = '0'
 if min_ms and min_ms ~= '' then
   local time = redis.call('TIME')
   value = time[1] * 1000 + math.ceil(time[2] / 1000) + min_ms

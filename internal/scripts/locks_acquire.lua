@@ -17,7 +17,7 @@ for i, name in ipairs(KEYS) do
   local fields = redis.pcall('HLEN', name)
   if fields == 0 then
     redis.call('PEXPIRE', name, lease) -- changes nothing: it proves that the lock will not be left without an expiry
-    redis.call('HSET', name, id, 0)
+    redis.call('HSET', name, id, '0')
     redis.call('PEXPIRE', name, lease)
     outcome = 1
   elseif type(fields) == 'table' then

@@ -63,14 +63,15 @@ end
 -- Decide each request. The first request that does not fit is refused, with all after it. new_leases alternates end and id.
 -- Until the last token is known, a token is the number of the grant.
 local new_leases, taken, refuse_rest, counts = {nil, nil}, 0, not stored, {nil}
+local entries, last_lease, lease_end = 0, nil, nil -- a text, because Lua takes as long to write a number as Redis for a command
 local reply, requests, grants = {stored and 1 or 0, 0, 0, -1, nil}, 0, 0 -- with room for one request
 local i = first_request
 while ARGV[i] do
   local lease, n, first = ARGV[i], tonumber(ARGV[i + 1]), i + 2
   i, requests = first + n, requests + 1
-  local granted = tonumber(lease_ends[requests] or 0) > now
+  local granted = read_leases and tonumber(lease_ends[requests] or 0) > now
   if not granted then
-    refuse_rest = refuse_rest or not fits(n, taken, requests)
+    refuse_rest = refuse_rest or read_leases and not fits(n, taken, requests)
     if not refuse_rest then
       granted, taken = true, taken + n
     end
@@ -79,9 +80,12 @@ while ARGV[i] do
     counts[requests] = n
   end
   if granted then
+    if lease ~= last_lease then
+      last_lease, lease_end = lease, string.format('%d', now + lease)
+    end
     for j = first, i - 1 do
-      new_leases[#new_leases + 1] = now + lease
-      new_leases[#new_leases + 1] = ARGV[j]
+      new_leases[entries + 1], new_leases[entries + 2] = lease_end, ARGV[j]
+      entries = entries + 2
     end
     grants = grants + 1
   end

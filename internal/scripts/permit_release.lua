@@ -30,13 +30,12 @@ else
   is_held = {}
   for from = first_id, #ARGV, 1000 do
     local ends = redis.call('ZMSCORE', leases, unpack(ARGV, from, math.min(from + 999, #ARGV)))
-    for j, instant in ipairs(ends) do
-      local id = ARGV[from + j - 1]
-      local counts = instant and (not all_or_none or tonumber(instant) > now) and not is_held[id]
-      released[#released + 1] = counts and 1 or 0
-      if counts then
-        is_held[id] = true
-        held[#held + 1] = id
+    for j = 1, #ends do
+      local id, instant = ARGV[from + j - 1], ends[j]
+      if instant and (not all_or_none or tonumber(instant) > now) and not is_held[id] then
+        is_held[id], held[#held + 1], released[#released + 1] = true, id, 1
+      else
+        released[#released + 1] = 0
       end
     end
   end

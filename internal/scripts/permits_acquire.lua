@@ -31,8 +31,8 @@ local function take(permits, leases, fence, channel, id)
   if not last then
     return nil, stored_token and refusal(stored_token)
   end
-  redis.call('SET', permits, free - 1, 'KEEPTTL')
-  local added = redis.pcall('ZADD', leases, 'GT', now + lease, id)
+  redis.call('SET', permits, string.format('%d', free - 1), 'KEEPTTL')
+  local added = redis.pcall('ZADD', leases, 'GT', string.format('%d', now + lease), id)
   if added ~= 1 then -- refused, or an earlier execution has taken it
     redis.call('SET', permits, stored, 'KEEPTTL')
     return_tokens(fence, stored_token)

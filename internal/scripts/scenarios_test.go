@@ -492,7 +492,10 @@ func permitScenarios(now int64) []scenario {
 	over := held + "\n ZADD l " + ms(now-1) + " " + idB
 	keys, record := []string{"n", "l"}, []string{"n", "l", "r", "x"}
 	fence := []string{"n", "l", "f"}
-	take := []any{"PUBLISH", "c", 60_000, 0, 10, 0, "", 30_000, 1, idC, 30_000, 9, strings.Repeat("d", 16)}
+	take := []any{"PUBLISH", "c", 60_000, 0, 10, 0, "", 30_000, 1, idC, 30_000, 9}
+	for i := range 9 {
+		take = append(take, strings.Repeat(string(rune('d'+i)), 16))
+	}
 	idle, one := slices.Clone(take), slices.Clone(take[:10])
 	idle[3], one[4] = 8_000, 1
 	declaring, declared, idleDeclared := []string{"n", "l", "f", "x"}, slices.Clone(take), slices.Clone(idle)

@@ -3,7 +3,7 @@ Releases permits of a counting semaphore. A sequence key per process identifies 
 its result there and adds nothing.
 
 KEYS     1 permits (string: free permits)
-         2 sequence key of the process (string: "seq seq:result .." of its last releasing call)
+         2 sequence key of the process (string: "seq" of its last release, and " seq:result" for each of that call that added nothing)
          3 origin (string: see sem_acquire), with an idle expiry
 ARGV     1 expiry of the sequence key, ms   2 PUBLISH or SPUBLISH   3 channel   4 idle expiry, ms, or 0
          5 the waiter of the process that releases, or empty: see wake_waiters
@@ -31,20 +31,23 @@ end
 local results, entries = {}, {}
 local exists, added, latest = stored and true, 0, last
 for i = first_release, #ARGV, 4 do
-  local seq, n, if_exists, maximum = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2] == '1', tonumber(ARGV[i + 3])
-  local result = 1
-  if tonumber(seq) <= last then
-    result = tonumber(string.match(last_call, ' ' .. seq .. ':(-?%d)') or 1) -- executed before, and its reply lost
-  elseif if_exists and not exists then
+  local seq, n, maximum, result = tonumber(ARGV[i]), tonumber(ARGV[i + 1]), ARGV[i + 3], 1
+  if seq <= last then
+    result = tonumber(string.match(last_call, ' ' .. ARGV[i] .. ':(-?%d)') or 1) -- executed before, and its reply lost
+  elseif not exists and ARGV[i + 2] == '1' then
     result = 0
-  elseif maximum > 0 and free + added + n > maximum then
+  elseif maximum ~= '0' and free + added + n > tonumber(maximum) then
     result = -1
   else
     added, exists = added + n, true
   end
   results[#results + 1] = result
-  entries[#entries + 1] = seq .. ':' .. result
-  latest = math.max(latest, tonumber(seq))
+  if result ~= 1 then
+    entries[#entries + 1] = ' ' .. ARGV[i] .. ':' .. result
+  end
+  if seq > latest then
+    latest = seq
+  end
 end
 
 -- Only SET writes: if Redis refuses it, nothing has been written. A server at its memory limit takes SET as the second write: a release
@@ -57,7 +60,7 @@ local function set(...)
   end
 end
 if added > 0 and idle_ms == '0' then
-  set(permits, string.format('%.0f', free + added), 'KEEPTTL')
+  set(permits, string.format('%d', free + added), 'KEEPTTL')
 elseif added > 0 then
   -- include: read_origin
   if not stored then
@@ -71,7 +74,7 @@ elseif added > 0 then
   end
 end
 if latest > last then
-  set(sequence_key, string.format('%.0f', latest) .. ' ' .. table.concat(entries, ' '), 'PX', sequence_key_ms)
+  set(sequence_key, string.format('%d', latest) .. table.concat(entries), 'PX', sequence_key_ms)
 end
 local asks = own ~= '' and 2 or 0
 if added > 0 then

@@ -43,15 +43,12 @@ local function gcra_state(key, value, now, den, cap_us)
 end
 -- gcra_text returns the text of a state. burst_s is "0" if the text has no burst; period, returned and tail may be nil.
 local function gcra_text(us, num, den, burst_s, period, returned, tail)
-  local text = us -- a number is cheaper than its text
-  if num > 0 then
-    text = string.format('%.0f:%.0f:%.0f', us, num, den)
-  end
+  local text = num > 0 and string.format('%d:%d:%d', us, num, den) or string.format('%d', us)
   if burst_s ~= '0' then
-    text = string.format(num > 0 and '%s:%s' or '%.0f:%s', text, burst_s)
+    text = text .. ':' .. burst_s
   end
   if period then
-    text = string.format(type(text) == 'number' and '%.0f@%.0f:%.0f' or '%s@%.0f:%.0f', text, period, returned) .. (tail or '')
+    text = string.format('%s@%d:%d', text, period, returned) .. (tail or '')
   end
   return text
 end

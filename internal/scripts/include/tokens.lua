@@ -4,7 +4,7 @@
 -- of the fence, or false. If it fails, nothing was written: it returns nil and the error, or nil and nil if the fence holds no
 -- number.
 local function reserve_tokens(fence, n)
-  local stored = redis.pcall('SET', fence, clock - 1 + n, 'KEEPTTL', 'GET')
+  local stored = redis.pcall('SET', fence, string.format('%d', clock - 1 + n), 'KEEPTTL', 'GET')
   if type(stored) == 'table' then
     return nil, stored
   end
