@@ -97,10 +97,10 @@ func WithShardedChannels(on bool) Option {
 }
 
 // WithSharedScripts sets whether calls about several semaphores share a script, so that one script names the
-// keys of all of them. The default is true: calls for single permits of a Semaphore share scripts if the client is for
-// a single server and CLIENT INFO shows that there is no proxy in between. The Client sends it in the background, until
-// it has an answer. With false, it does not send it, and each semaphore has a script to itself. Calls still share
-// pipelines.
+// keys of all of them. The default is true: calls for one permit of a Semaphore, or for one request or release of a
+// CountingSemaphore, share scripts if the client is for a single server and CLIENT INFO shows that there is no proxy in
+// between. The Client sends it in the background, until it has an answer. With false, it does not send it, and each
+// semaphore has a script to itself. Calls still share pipelines.
 func WithSharedScripts(on bool) Option {
 	return option(func(c *config) error { return c.SetSharedScripts(on) })
 }

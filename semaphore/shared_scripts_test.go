@@ -55,6 +55,38 @@ func TestSemaphore_ReplyLostOfASharedScript(t *testing.T) {
 	}
 }
 
+// The same of counting semaphores.
+func TestCountingSemaphore_ReplyLostOfASharedScript(t *testing.T) {
+	t.Parallel()
+	const callers, permits = 200, 3
+	for name, loss := range map[string]redistest.Loss{"cut": redistest.Cut, "swallowed": redistest.Swallow} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, dialer, rdb := newFaultyClient(t, redistest.Start(t), 3)
+			all := make([]*semaphore.CountingSemaphore, callers)
+			for i := range all {
+				all[i] = c.CountingSemaphore(fmt.Sprint("permits:", i))
+				mustSetPermits(t, all[i], permits)
+			}
+			free := func(want int) {
+				t.Helper()
+				for _, s := range all {
+					require.Equal(t, fmt.Sprint(want), rdb.Get(t.Context(), s.Name()).Val(), s.Name())
+				}
+			}
+			poll(t, c.SharesScripts)
+			lost := dialer.LoseReply(scripts.SemsAcquire.SHA(), 1, loss)
+			redistest.Each(t, callers, func(i int) error { return all[i].Acquire(within(t, testTimeout), 2) })
+			requireClosed(t, lost)
+			free(permits - 2)
+			lost = dialer.LoseReply(scripts.SemsRelease.SHA(), 1, loss)
+			redistest.Each(t, callers, func(i int) error { return all[i].Release(within(t, testTimeout), 2) })
+			requireClosed(t, lost)
+			free(permits)
+		})
+	}
+}
+
 func requireClosed(t *testing.T, c <-chan struct{}) {
 	t.Helper()
 	select {

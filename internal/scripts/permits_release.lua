@@ -13,6 +13,12 @@ local verb, idle_ms = ARGV[1], ARGV[2]
 -- include: kept_permits
 -- include: wake_waiters
 
+local lines = {nil}
+for i = 3, #ARGV, 3 do
+  lines[#lines + 1] = line_keys(ARGV[i])
+end
+local nobody = redis.pcall('EXISTS', unpack(lines)) == 0 -- mostly nobody waits for any of them
+
 -- release returns the outcome, and the error if it concerns all calls.
 local function release(permits, leases, channel, own, id)
   local stored = redis.pcall('GET', permits)
@@ -20,10 +26,11 @@ local function release(permits, leases, channel, own, id)
   if not free or free > 2^53 or free < -2^53 then
     return 2, refusal(stored)
   end
-  local set = redis.pcall('SET', permits, free + 1, 'KEEPTTL') -- first, as in permit_release
+  local text = string.format('%d', free + 1)
+  local set = redis.pcall('SET', permits, text, 'KEEPTTL') -- first, as in permit_release
   if set.err then -- as there
     local proof = redis.pcall('ZREM', leases, '')
-    set = proof == 0 and redis.pcall('SET', permits, free + 1, 'KEEPTTL') or set
+    set = proof == 0 and redis.pcall('SET', permits, text, 'KEEPTTL') or set
     if set.err then
       return 2, refusal(set)
     end
@@ -33,7 +40,7 @@ local function release(permits, leases, channel, own, id)
     redis.call('SET', permits, stored, 'KEEPTTL')
     return removed == 0 and 0 or 2, refusal(removed)
   end
-  return 1 + wake_waiters(verb, channel, free + 1, own)
+  return 1 + wake_waiters(verb, channel, free + 1, own, nobody)
 end
 
 local reply, any_released = {}, false

@@ -106,6 +106,8 @@ func emptyingScenarios(now int64) []scenario {
 		{scripts.PermitList, "all keys there", words(held + fence + "\n ZADD n:waiting 1 a:1"), []string{"n", "l", "f"}, []any{1000, "c:n"}, nil},
 
 		{scripts.SemAcquire, "of an idle one, all keys there", counting, []string{"n", "p", "o"}, []any{7, 6, 60_000, "PUBLISH", "c", 8_000, "", 2}, nil},
+		{scripts.SemsAcquire, "twice of one semaphore, all keys there", counting, []string{"n", "p", "n", "p"}, []any{60_000, "PUBLISH", 0, "", 7, 6, "c", 2, 8, 7, "c", 1}, nil},
+		{scripts.SemsRelease, "twice of one semaphore, all keys there", counting, []string{"n", "p", "n", "p"}, []any{60_000, "PUBLISH", 0, 0, 0, "c", "", 7, 2, "c", "", 8, 1}, nil},
 		{scripts.SemRelease, "of an idle one, all keys there", counting, []string{"n", "p", "o"}, []any{60_000, "PUBLISH", "c", 8_000, "", 7, 2, 0, 0}, nil},
 
 		{scripts.RateLog, "all has expired", slices.Concat(log("0", 90_000)), rated, []any{"10", -1, 0, 0, 0, x}, nil},
@@ -449,6 +451,8 @@ func inLines(now int64) (all []scenario) {
 			{scripts.SemAcquire, "in line, not free, " + what, with(words("SET n 0")), calls, count(semaphorePlace), nil},
 			{scripts.SemAcquire, "not in line, some free, " + what, with(words("SET n 1")), calls, count(""), nil},
 			{scripts.SemRelease, what, with(words("SET n 0")), calls, []any{60_000, "PUBLISH", "c:n", 0, "", 7, 2, 0, 0}, nil},
+			{scripts.SemsAcquire, "some free, " + what, with(words("SET n 1")), calls, []any{60_000, "PUBLISH", 0, "", 7, 6, "c:n", 1}, nil},
+			{scripts.SemsRelease, what, with(words("SET n 0")), calls, []any{60_000, "PUBLISH", 0, 0, 0, "c:n", "", 7, 2}, nil},
 			{scripts.SemEdit, "add, " + what, with(words("SET n 0")), []string{"n", "r", "x", "o"}, []any{"add", 5, "PUBLISH", "c:n", 60_000, 0, 50_000}, nil},
 			{scripts.SemDelete, what, with(words("SET n 0")), []string{"n", "r", "o"}, []any{"PUBLISH", "c:n", 60_000}, nil},
 			{scripts.SemLeave, "none free, " + what, with(words("SET n 0")), []string{"n"}, []any{"a:1", "PUBLISH", "c:n"}, nil},
@@ -464,7 +468,17 @@ func semScenarios() []scenario {
 	full, held := words("SET n 5 PX 9000"), words("SET n 3")
 	full = append(full, []any{"SET", "o", "5 1", "PX", 9000})
 	held = append(held, []any{"SET", "o", "5 1"})
+	several := words("SET n1 3 PX 9000\n SET n2 3\n SET p3 x\n SET n3 3\n HSET p4 a 1\n SET n4 3\n SET n5 0\n SET n7 x\n HSET n8 a 1")
+	several = append(several, []any{"SET", "p2", "6 1 2", "PX", 9000})
+	var pairs []string
+	takeEach, releaseEach := []any{60_000, "PUBLISH", 0, ""}, []any{60_000, "PUBLISH", 0, 0, 0}
+	for i := 1; i <= 8; i++ {
+		pairs = append(pairs, fmt.Sprint("n", i), fmt.Sprint("p", i))
+		takeEach, releaseEach = append(takeEach, 7, 6, "c", 2), append(releaseEach, "c", "", 7, 2)
+	}
 	return []scenario{
+		{scripts.SemsAcquire, "of several semaphores", several, pairs, takeEach, nil},
+		{scripts.SemsRelease, "of several semaphores", several, pairs, releaseEach, nil},
 		{scripts.SemAcquire, "free", words("SET n 5 PX 9000"), calls, []any{7, 6, 60_000, "PUBLISH", "c", 0, "", 2, 2, 2}, nil},
 		{scripts.SemAcquire, "gives back", append(words("SET n 1"), []any{"SET", "p", "6 1 4"}), calls, []any{7, 5, 60_000, "PUBLISH", "c", 0, "", 2}, nil},
 		{scripts.SemAcquire, "none set", nil, calls, []any{7, 6, 60_000, "PUBLISH", "c", 0, "", 2}, nil},

@@ -5,9 +5,16 @@ package scripts
 // per process holds the sequence number and the result of its last call, by which a script recognises a
 // repeated call.
 var (
-	SemAcquire = declare("sem_acquire")
-	SemRelease = declare("sem_release")
-	SemEdit    = declare("sem_edit")
+	SemAcquire = declare("sem_acquire", shares(share{
+		script: SemsAcquire, keys: 2, args: 8, own: []int{0, 1, 4, 7}, replies: 4,
+	}))
+	SemRelease = declare("sem_release", shares(share{
+		script: SemsRelease, keys: 2, args: 9, own: []int{2, 4, 5, 6}, replies: 1, first: true,
+	}))
+	SemEdit = declare("sem_edit")
+
+	SemsAcquire = declare("sems_acquire") // serves one request of each of many semaphores
+	SemsRelease = declare("sems_release") // makes one release of each of many semaphores
 
 	// SemDelete deletes semaphores of every kind.
 	SemDelete = declare("sem_delete")

@@ -243,6 +243,123 @@ func TestRunShared_AnswersPermitsAsRunBatch(t *testing.T) {
 	}
 }
 
+// The same of counting semaphores. Calls are repeated with the same sequence numbers, as after a lost reply.
+func TestRunShared_AnswersCountingAsRunBatch(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	admin := redistest.Start(t).Client(t)
+	const seq, many = 7, 250
+	var batch []scripts.Call
+	acquireAs := func(name string, seq, confirmed, idle int, n ...any) {
+		keys := []string{name, name + ":acquiring"}
+		if idle > 0 || confirmed < seq-1 {
+			keys = append(keys, name+":origin")
+		}
+		args := []any{seq, confirmed, 60_000, "PUBLISH", "c:" + name, idle, ""}
+		batch = append(batch, scripts.SemAcquire.Call(keys, append(args, n...)...))
+	}
+	acquire := func(name string, n ...any) { acquireAs(name, seq, seq-1, 0, n...) }
+	release := func(name string, n, ifExists, maximum int) {
+		args := []any{60_000, "PUBLISH", "c:" + name, 0, "", seq, n, ifExists, maximum}
+		batch = append(batch, scripts.SemRelease.Call([]string{name, name + ":releasing"}, args...))
+	}
+	for i := range 4 {
+		acquireAs("one by one", seq+i, seq+i-1, 0, 1)
+	}
+	acquire("two requests", 1, 1)
+	acquire("too many", 4)
+	acquireAs("idle", seq, seq-1, 600_000, 1)
+	acquireAs("not confirmed", seq, seq-2, 0, 1)
+	for _, name := range []string{"never set", "none free", "below", "text", "kind", "calls of a kind", "no calls", "repeated", "stale", "kept"} {
+		acquire(name, 1)
+		release("released, "+name, 1, 0, 0)
+	}
+	release("never set, if it exists", 2, 1, 0)
+	release("exists", 2, 1, 0)
+	release("exists, none added", 0, 1, 0)
+	release("up to four", 1, 0, 4)
+	release("above three", 1, 0, 3)
+	for i := range many {
+		acquire(fmt.Sprint("many:", i), 2)
+		release(fmt.Sprint("many released:", i), 2, 0, 0)
+	}
+
+	reset := func() {
+		_, err := admin.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			pipe.FlushAll(ctx)
+			for _, name := range []string{"one by one", "two requests", "too many", "idle", "not confirmed", "exists", "exists, none added", "up to four", "above three"} {
+				pipe.Set(ctx, name, 3, 0)
+			}
+			for _, released := range []string{"", "released, "} {
+				for _, name := range []string{"calls of a kind", "no calls", "repeated", "stale", "kept"} {
+					pipe.Set(ctx, released+name, 3, 0)
+				}
+				pipe.Set(ctx, released+"none free", 0, 0)
+				pipe.Set(ctx, released+"below", -2, 0)
+				pipe.Set(ctx, released+"text", "x", 0)
+				pipe.HSet(ctx, released+"kind", "a", 1)
+				for _, calls := range []string{":acquiring", ":releasing"} {
+					pipe.HSet(ctx, released+"calls of a kind"+calls, "a", 1)
+					pipe.Set(ctx, released+"no calls"+calls, "x", 0)
+				}
+			}
+			pipe.Set(ctx, "not confirmed:acquiring", "6 1 1", time.Minute)
+			pipe.Set(ctx, "repeated:acquiring", "7 1 1", time.Minute)
+			pipe.Set(ctx, "stale:acquiring", "9 1 1", time.Minute)
+			pipe.Set(ctx, "released, repeated:releasing", "7 7:1", time.Minute)
+			pipe.Set(ctx, "released, stale:releasing", "9 9:1", time.Minute)
+			later := admin.Time(ctx).Val().Add(time.Minute).UnixMilli()
+			pipe.Set(ctx, "kept:kept", fmt.Sprint(later, " 3 3 a:1"), time.Minute)
+			for i := range many {
+				pipe.Set(ctx, fmt.Sprint("many:", i), 3, time.Hour)
+				pipe.Set(ctx, fmt.Sprint("many released:", i), 3, time.Hour)
+			}
+			return nil
+		})
+		require.NoError(t, err)
+	}
+	observe := func(cmds []*redis.Cmd) (replies []string) {
+		require.Len(t, cmds, len(batch))
+		for i, cmd := range cmds {
+			reply := fmt.Sprint(cmd.Val(), cmd.Err())
+			if batch[i].Keys[0] == "kept" {
+				reply = fmt.Sprint(cmd.Val().([]any)[:3])
+			}
+			replies = append(replies, reply)
+		}
+		return replies
+	}
+	type results struct {
+		first, repeated []string
+		keys            map[string]string
+	}
+	twice := func(run func() []*redis.Cmd) (r results) {
+		reset()
+		r.first, r.repeated = observe(run()), observe(run())
+		r.keys = timeless((&bench{t: t, admin: admin}).snapshot())
+		return r
+	}
+	want := twice(func() []*redis.Cmd { return scripts.RunBatch(ctx, admin, batch) })
+	require.Equal(t, "[1 1 2 -1] <nil>", want.first[0])
+	require.Equal(t, "string 1 expires=true", want.keys["many:0"])
+	for _, known := range []string{"unknown to the server", "known"} {
+		if known != "known" {
+			require.NoError(t, admin.ScriptFlush(ctx).Err())
+		}
+		ran := 0
+		got := twice(func() []*redis.Cmd {
+			before := executions(t, admin)
+			cmds, crossSlot := scripts.RunShared(ctx, admin, batch)
+			require.False(t, crossSlot)
+			if ran++; ran == 1 {
+				require.Less(t, executions(t, admin)-before, 60, "they shared scripts, %s", known)
+			}
+			return cmds
+		})
+		require.Equal(t, want, got, "scripts are %s", known)
+	}
+}
+
 // executions is how many scripts the server has executed.
 func executions(t *testing.T, rdb *redis.Client) (n int) {
 	t.Helper()

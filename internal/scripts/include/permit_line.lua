@@ -16,8 +16,9 @@
 
 -- line_keys returns the two keys, and whether the semaphore is fair.
 local function line_keys(channel)
-  local name = string.sub(channel, (string.find(channel, ':', 1, true) or #channel) + 1)
-  if string.sub(channel, 1, 14) == 'cogwheel_fair:' then
+  local colon = string.find(channel, ':', 1, true) or #channel
+  local name = string.sub(channel, colon + 1)
+  if colon == 14 and string.sub(channel, 1, 14) == 'cogwheel_fair:' then
     return name .. ':fair:waiting', name .. ':fair:kept', true
   end
   return name .. ':waiting', name .. ':kept', false

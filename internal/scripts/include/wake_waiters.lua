@@ -12,11 +12,16 @@
 -- own is the waiter of the process that releases, if it has one. That one hears of its turn by the reply: wake_waiters returns 2 if it is to
 -- ask, else 0. If it is alone, it stays in the line, and nothing is kept for it: callers that have just come can overtake it only as often
 -- as its own process releases.
-local function wake_waiters(verb, channel, free, own)
+--
+-- nobody is true if the line is known to be empty.
+local function wake_waiters(verb, channel, free, own, nobody)
   if free <= 0 then
     return 0
   end
-  redis.pcall(verb, channel, string.format('0%.0f', free)) -- '0': the line is woken too
+  redis.pcall(verb, channel, string.format('0%d', free)) -- '0': the line is woken too
+  if nobody then
+    return 0
+  end
   local line, kept_key, fair = line_keys(channel)
   local first_place, page, waiting = 0, 2, redis.pcall('ZRANGE', line, 0, 1, 'WITHSCORES') -- mostly two are enough
   if not waiting[1] then
