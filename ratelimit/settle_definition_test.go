@@ -219,7 +219,7 @@ var settledAlgorithms = map[string]settledAlgorithm{
 			{"leaves a hole where others are", "left_us, left_num)\n      reply", "3 * left_us, left_num)\n      reply"},
 			{"forgets a debt", "gcra_owe(s, debt_us, debt_num)", ""},
 			{"forgets that a debt is used", "s.used, s.debts = s.us + 1,", "s.used, s.debts = 0,"},
-			{"expires too soon", "left / 1000 + 1", "left / 2000"},
+			{"expires too soon", "(left - left % 1000) / 1000 + 1", "(left - left % 2000) / 2000"},
 		},
 	},
 	"fixed windows": {

@@ -17,7 +17,7 @@ import (
 func TestSemaphore_ReplyLostOfASharedScript(t *testing.T) {
 	t.Parallel()
 	const callers, permits = 200, 3
-	for name, loss := range map[string]redistest.Loss{"cut": redistest.Cut, "swallowed": redistest.Swallow} {
+	for name, loss := range losses {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c, dialer, rdb := newFaultyClient(t, redistest.Start(t), 3)
@@ -59,7 +59,7 @@ func TestSemaphore_ReplyLostOfASharedScript(t *testing.T) {
 func TestCountingSemaphore_ReplyLostOfASharedScript(t *testing.T) {
 	t.Parallel()
 	const callers, permits = 200, 3
-	for name, loss := range map[string]redistest.Loss{"cut": redistest.Cut, "swallowed": redistest.Swallow} {
+	for name, loss := range losses {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c, dialer, rdb := newFaultyClient(t, redistest.Start(t), 3)

@@ -63,7 +63,8 @@ end
 -- Decide each request. The first request that does not fit is refused, with all after it. new_leases alternates end and id.
 -- Until the last token is known, a token is the number of the grant.
 local new_leases, taken, refuse_rest, counts = {nil, nil}, 0, not stored, {nil}
-local entries, last_lease, lease_end = 0, nil, nil -- a text, because Lua takes as long to write a number as Redis for a command
+-- lease_end is the end of a lease of last_lease ms, as a text: Lua needs as long to write a number as Redis needs for a command.
+local entries, last_lease, lease_end = 0, nil, nil
 local reply, requests, grants = {stored and 1 or 0, 0, 0, -1, nil}, 0, 0 -- with room for one request
 local i = first_request
 while ARGV[i] do

@@ -3,7 +3,8 @@ Releases permits of several counting semaphores, as sem_release does for one rel
 semaphore, or adds nothing, is left to sem_release.
 
 KEYS     for each release   permits and sequence key, as those of sem_release
-ARGV     1 expiry of the sequence keys, ms   2 PUBLISH or SPUBLISH   3 idle expiry, ms, or 0   4 as that of sem_release, without effect
+ARGV     1 expiry of the sequence keys, ms   2 PUBLISH or SPUBLISH   3 idle expiry, ms, or 0
+         4 1 to add only if the semaphore exists else 0: it makes no difference here
          5 maximum of free permits or 0   and for each release   channel   the waiter of the process, or empty   sequence number   permits
 Returns  for each release   1 added, or 3 if the waiter is to ask; 2 if sem_release has to be called: nothing was done
 ]]

@@ -32,5 +32,5 @@ local function gcra_written(now, us, num, den, burst_s, period, returned, tail)
   if left > burst_s * 1000000 + 60000000 then
     burst_s = math.ceil(left / 1000000) -- or a call under another limit takes it for one of a clock that was set back
   end
-  return gcra_text(us, num, den, burst_s, period, returned, tail), string.format('%d', left / 1000 + 1)
+  return gcra_text(us, num, den, burst_s, period, returned, tail), string.format('%d', (left - left % 1000) / 1000 + 1)
 end
