@@ -51,6 +51,7 @@ func keysOf(name string, fair bool) keys {
 // finds the permits that an earlier copy of the request was granted.
 type acquireRequest struct {
 	acquisition
+	keys      *keys
 	ids       []string // idLen bytes each
 	lease     time.Duration
 	permits   int64 // that a call sets if none is set, or 0
@@ -62,8 +63,10 @@ type acquireRequest struct {
 	sentAt time.Time
 }
 
-func newAcquireRequest(a acquisition, config semaphoreConfig) *acquireRequest {
-	r := &acquireRequest{acquisition: a, ids: make([]string, a.n), lease: config.lease, permits: config.permits}
+func (s *Semaphore) newRequest(a acquisition) *acquireRequest {
+	r := &acquireRequest{
+		acquisition: a, keys: &s.keys, ids: make([]string, a.n), lease: s.config.lease, permits: s.config.permits,
+	}
 	for i := range r.ids {
 		r.ids[i] = string(newID())
 	}
@@ -233,7 +236,7 @@ func (c *Client) leased(fair bool) *leased {
 func (c *Client) acquireCall(
 	name string, fair bool, batch []*waitqueue.Waiter[*acquireRequest], asked int,
 ) scripts.Call {
-	k := keysOf(name, fair)
+	k := batch[0].Value.keys
 	more := asked < len(batch) || asked == maxBatch
 	declared, other := declaredPermits(name, fair, batch)
 	batch = batch[:asked]
@@ -347,6 +350,9 @@ func (c *Client) releaseAbandoned(name string, fair bool, r *acquireRequest) {
 
 // idsOf returns the ids of all releases of a batch.
 func idsOf(batch []*waitqueue.Waiter[*releaseRequest]) (ids []string) {
+	if len(batch) == 1 {
+		return batch[0].Value.ids
+	}
 	for _, w := range batch {
 		ids = append(ids, w.Value.ids...)
 	}

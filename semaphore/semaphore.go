@@ -139,7 +139,7 @@ func (s *Semaphore) AcquireFunc(ctx context.Context, n int64, f func(*Grant, err
 		go c.monitor.callback(func() { f(s.emptyGrant(), nil) })
 		return func() {}
 	}
-	r := newAcquireRequest(a, s.config)
+	r := s.newRequest(a)
 	settle := func(err error) (*Grant, error) { return s.grantOf(r, err) }
 	report := func(g *Grant, err error) { s.report(r, g, err) }
 	return acquireFunc(ctx, c, s.queue(), s.name, r, settle, report, f)
@@ -161,7 +161,7 @@ func (s *Semaphore) acquire(
 	if n == 0 {
 		return s.emptyGrant(), nil
 	}
-	r := newAcquireRequest(a, s.config)
+	r := s.newRequest(a)
 	_, err = wait(ctx, s.name, r)
 	g, err := s.grantOf(r, acquireError(ctx, s.name, err))
 	s.report(r, g, err)
