@@ -142,7 +142,7 @@ func (m *monitor) returned(ctx context.Context, name string, n int64, took time.
 
 // acquired reports that a call got a grant. If the grant has ended meanwhile, it reports the end too.
 func (m *monitor) acquired(a *acquisition, h *held) {
-	took := m.clock.Since(a.began)
+	took := h.madeAt - a.began
 	m.mu.Lock()
 	m.stats.Acquired++
 	m.stats.Held += int64(len(h.ids))

@@ -96,17 +96,21 @@ func (l *line) add(j *Job, here bool) {
 	l.mu.Unlock()
 }
 
-// lone reports whether calls have come one by one for a while, in quick succession, and nothing else is sent. A caller
-// that is slower does not feel two goroutine switches, and its process needs no connection more.
-func (l *line) lone(now time.Time) bool {
+// lone reports whether calls have come one by one for a while, in quick succession, and nothing else is sent now, the
+// time that it returns. A caller that is slower does not feel two goroutine switches, and its process needs no
+// connection more.
+func (l *line) lone() (now time.Time, lone bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if now.Sub(l.asked) > soloWithin {
+	if len(l.queue)+len(l.flights)+l.stalled > 0 || l.health != nil {
+		return now, false
+	}
+	if now = l.sender.Wheel.Now(); now.Sub(l.asked) > soloWithin {
 		l.quick = 0
 	}
 	l.asked = now
 	l.quick++
-	return l.quick > soloAfter && len(l.queue)+len(l.flights)+l.stalled == 0 && l.health == nil
+	return now, l.quick > soloAfter
 }
 
 // beginLocked adds a flight.

@@ -68,12 +68,15 @@ func newSolo(rdb redis.UniversalClient, start func(f func()) bool) *solo {
 // is sent once more, over the client of the user, for its Caller to get the reply: it may have executed. A call that
 // must not execute twice ends. sendSolo returns false if the call must be sent another way.
 func (s *Sender) sendSolo(ctx context.Context, j *Job, c Caller, key string, l *line, timed bool) bool {
-	now := s.Wheel.Now()
+	if s.solo == nil || ctx.Err() != nil {
+		return false
+	}
+	now, lone := l.lone()
 	var ends Caller
 	if timed {
 		ends = c
 	}
-	if s.solo == nil || ctx.Err() != nil || !l.lone(now) || !s.solo.begin(now, ends) {
+	if !lone || !s.solo.begin(now, ends) {
 		return false
 	}
 	s.Gate.EnterInside()

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
@@ -51,6 +52,8 @@ type Config[K comparable] struct {
 // not run at the same time.
 type Lines[K comparable] struct {
 	cfg Config[K]
+
+	size atomic.Int64 // of places
 
 	mu     sync.Mutex
 	places map[K]*place
@@ -101,6 +104,7 @@ func (l *Lines[K]) Listen(key K, wake func(in time.Duration)) (stop func()) {
 	p.listen = func(brief bool) func() { return channels.Subscribe(channel, p.heard, brief) }
 	l.mu.Lock()
 	l.places[key] = p
+	l.size.Store(int64(len(l.places)))
 	l.mu.Unlock()
 	end := channels.Receive(l.channel(key), p.received, func() { p.follow(false) })
 	return func() {
@@ -108,6 +112,7 @@ func (l *Lines[K]) Listen(key K, wake func(in time.Duration)) (stop func()) {
 		l.mu.Lock()
 		if l.places[key] == p {
 			delete(l.places, key)
+			l.size.Store(int64(len(l.places)))
 		}
 		l.mu.Unlock()
 		if p.leave() {
@@ -178,6 +183,9 @@ func (p *place) follow(briefly bool) {
 }
 
 func (l *Lines[K]) placeOf(key K) *place {
+	if l.size.Load() == 0 { // as long as nobody has to wait
+		return nil
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.places[key]

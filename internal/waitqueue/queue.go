@@ -172,10 +172,6 @@ func (q *queue[K, T]) finishAttempt(again time.Duration, err error) {
 	} else {
 		d = g.pause(again)
 	}
-	q.due = g.wheel.Now().Add(d)
-	if !q.latest.IsZero() && q.latest.Before(q.due) {
-		q.due = q.latest
-	}
 	refused, stays := false, false
 	for _, w := range batch {
 		w.inFlight, w.seen = false, true
@@ -199,6 +195,12 @@ func (q *queue[K, T]) finishAttempt(again time.Duration, err error) {
 	}
 	if !stays {
 		q.attemptDue = true
+	}
+	if q.size > 0 { // most attempts leave nobody
+		q.due = g.wheel.Now().Add(d)
+		if !q.latest.IsZero() && q.latest.Before(q.due) {
+			q.due = q.latest
+		}
 	}
 }
 
