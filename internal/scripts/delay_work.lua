@@ -238,9 +238,14 @@ end
 for at = first, #ARGV, 4 do
   local how, id = ARGV[at], ARGV[at + 1]
   if how == 'begun' or reply[3] < read_count then
-    local task = tasks[id]
-    local failures, losses, token, cancelled, lost = attempt_of(task.attempt)
-    local is_last = token == ARGV[at + 2]
+    local task, token, is_last = tasks[id], ARGV[at + 2], false
+    local failures, losses, last_token, cancelled, lost
+    if how == 'done' and task.ends and string.sub(task.attempt or '', -#token - 1) == ':' .. token then
+      is_last = true -- neither cancelled nor lost
+    else
+      failures, losses, last_token, cancelled, lost = attempt_of(task.attempt)
+      is_last = last_token == token
+    end
     if how ~= 'begun' then
       reply[3] = reply[3] + 1
     elseif is_last and task.ends and not lost then

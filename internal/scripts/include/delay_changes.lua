@@ -23,10 +23,10 @@ local parts = { -- in the order in which they are written
   {name = 'failed', key = failed_key, kind = zset},
 }
 local tasks = {} -- by id, each with its parts: nil if not read, false if there is none
-local part_of, read = {}, {} -- by name; the parts by name and id, as they were read
+local part_of = {} -- by name
 for i = 1, #parts do
   local part = parts[i]
-  part_of[part.name], read[part.name], part.present, part.absent = part, {}, {}, {}
+  part_of[part.name], part.was, part.present, part.absent = part, {}, {}, {} -- was: by id, as it was read
 end
 
 local function set_read(id, name, value)
@@ -35,7 +35,7 @@ local function set_read(id, name, value)
     task = {}
     tasks[id] = task
   end
-  task[name], read[name][id] = value, value
+  task[name], part_of[name].was[id] = value, value
 end
 
 -- read_part reads a part of the tasks with ids from first to last.
@@ -44,15 +44,25 @@ local function read_part(name, ids, first, last)
   for from = first, last, 1000 do -- unpack takes no more than 8000
     local values = part.kind.read(part.key, unpack(ids, from, math.min(from + 999, last)))
     for i = 1, #values do
-      local value = values[i]
-      set_read(ids[from + i - 1], name, value and part.kind == zset and tonumber(value) or value)
+      local id, value = ids[from + i - 1], values[i]
+      local task = tasks[id]
+      if not task then
+        task = {}
+        tasks[id] = task
+      end
+      value = value and part.kind == zset and tonumber(value) or value
+      task[name], part.was[id] = value, value
     end
   end
 end
 
--- score writes an instant of a sorted set: some leases end half a microsecond later.
+-- score writes an instant of a sorted set: some leases end half a microsecond later. Many of a call are the same.
+local scored, score_text
 local function score(us)
-  return us % 1 == 0 and instant(us) or string.format('%.1f', us)
+  if us ~= scored then
+    scored, score_text = us, us % 1 == 0 and instant(us) or string.format('%.1f', us)
+  end
+  return score_text
 end
 
 local function in_chunks(command, key, args)
@@ -70,7 +80,7 @@ local function write_tasks(record, records)
   for id, task in pairs(tasks) do
     for name, value in pairs(task) do
       local part = part_of[name]
-      if value == read[name][id] then
+      if value == part.was[id] then
       elseif not value then
         changes, part.absent[#part.absent + 1] = true, id
       elseif part.kind == zset then -- ZADD takes the score first
