@@ -13,35 +13,37 @@ type Gate struct {
 	Workers *Workers // run the functions of Await; nil: new goroutines
 	OnClose func()   // if not nil, called by the first Close; it must not block
 
-	mu     sync.Mutex
-	closed atomic.Bool // written under mu
-	n      int
-	idle   chan struct{} // closed when n is 0; nil while no Wait is blocked
+	// Enter counts before it looks whether the Gate is closed, and Wait looks at the count after Close. So either Enter
+	// sees that the Gate is closed, or Wait sees the operation. Leave and Wait find each other in the same way.
+	n      atomic.Int64
+	closed atomic.Bool
+	waited atomic.Bool // idle was made
+
+	mu   sync.Mutex
+	idle chan struct{} // closed when n is 0; nil while no Wait is blocked
 }
 
 // Enter counts an operation until Leave. It returns false, and counts nothing, if the Gate is closed.
 func (g *Gate) Enter() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.n.Add(1)
 	if g.closed.Load() {
+		g.Leave()
 		return false
 	}
-	g.n++
 	return true
 }
 
 // EnterInside counts an operation that is started on behalf of a counted one. It succeeds even after Close.
-func (g *Gate) EnterInside() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.n++
-}
+func (g *Gate) EnterInside() { g.n.Add(1) }
 
 // Leave ends an operation that Enter or EnterInside counted.
 func (g *Gate) Leave() {
+	if g.n.Add(-1) > 0 || !g.waited.Load() {
+		return
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.n--; g.n == 0 && g.idle != nil {
+	if g.idle != nil {
 		close(g.idle)
 		g.idle = nil
 	}
@@ -49,9 +51,7 @@ func (g *Gate) Leave() {
 
 // Close makes Enter return false. It returns true to its first caller only.
 func (g *Gate) Close() bool {
-	g.mu.Lock()
 	first := g.closed.CompareAndSwap(false, true)
-	g.mu.Unlock()
 	if first && g.OnClose != nil {
 		g.OnClose()
 	}
@@ -64,15 +64,15 @@ func (g *Gate) Closed() bool { return g.closed.Load() }
 // Wait blocks until no operation is in flight, or until ctx ends; then it returns the error of ctx.
 func (g *Gate) Wait(ctx context.Context) error {
 	g.mu.Lock()
-	if g.n == 0 {
-		g.mu.Unlock()
-		return nil
-	}
 	if g.idle == nil {
 		g.idle = make(chan struct{})
 	}
 	idle := g.idle
 	g.mu.Unlock()
+	g.waited.Store(true)
+	if g.n.Load() == 0 {
+		return nil
+	}
 	select {
 	case <-idle:
 		return nil

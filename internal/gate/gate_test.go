@@ -2,6 +2,9 @@ package gate_test
 
 import (
 	"context"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -52,6 +55,28 @@ func TestGate(t *testing.T) {
 			g.EnterInside()
 			g.Leave()
 		})
+	})
+
+	t.Run("waits for all that it let in", func(t *testing.T) {
+		for range 30_000 {
+			var g gate.Gate
+			var started, over atomic.Bool
+			var running sync.WaitGroup
+			running.Go(func() {
+				for started.Store(true); g.Enter(); g.Leave() {
+					if over.Load() {
+						t.Error("inside after Wait")
+					}
+				}
+			})
+			for !started.Load() {
+				runtime.Gosched()
+			}
+			g.Close()
+			require.NoError(t, g.Wait(t.Context()))
+			over.Store(true)
+			running.Wait()
+		}
 	})
 
 	t.Run("waits no longer than the context", func(t *testing.T) {
