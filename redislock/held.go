@@ -203,7 +203,7 @@ func (h *held) discard() {
 func (h *held) handOver() bool {
 	c, m := h.client(), h.mutex
 	if !h.kind().exclusive || !m.config.renew || h.Ambiguous || h.handoffsLeft == 0 || h.Longest() > 0 ||
-		c.clock.Since(h.askedAt) > min(m.config.handoff.time, h.ttl()/8) || c.queues.Waiting(m.queueKey(nil)) == 0 {
+		c.queues.Waiting(m.queueKey(nil)) == 0 || c.clock.Since(h.askedAt) > min(m.config.handoff.time, h.ttl()/8) {
 		return false
 	}
 	if h.fenced() && c.clock.Since(h.madeAt) < time.Microsecond {

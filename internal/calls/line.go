@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -428,6 +429,8 @@ func (s *Sender) background(f func()) bool {
 
 // lines holds the line of each node.
 type lines struct {
+	first atomic.Pointer[line] // the first shared one: mostly all calls are its
+
 	mu  sync.Mutex
 	all map[route]*line
 }
@@ -453,6 +456,9 @@ func (s *Sender) aloneLine(key string) *line {
 // lineOf returns the line of a route. Calls whose node is unknown share no batches, because in a pipeline to several
 // nodes the slowest would delay the others.
 func (s *Sender) lineOf(r route) *line {
+	if l := s.lines.first.Load(); l != nil && l.route == r {
+		return l
+	}
 	s.lines.mu.Lock()
 	defer s.lines.mu.Unlock()
 	l := s.lines.all[r]
@@ -463,6 +469,8 @@ func (s *Sender) lineOf(r route) *line {
 		l = &line{sender: s, route: r, width: width, most: maxBatch}
 		if r.alone || !r.known {
 			l.width, l.most = aloneWidth, 1
+		} else {
+			s.lines.first.CompareAndSwap(nil, l)
 		}
 		s.lines.all[r] = l
 	}
