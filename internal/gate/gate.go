@@ -20,7 +20,7 @@ type Gate struct {
 	waited atomic.Bool // idle was made
 
 	mu   sync.Mutex
-	idle chan struct{} // closed when n is 0; nil while no Wait is blocked
+	idle chan struct{} // closed when n is 0; nil until the next Wait
 }
 
 // Enter counts an operation until Leave. It returns false, and counts nothing, if the Gate is closed.
@@ -43,7 +43,7 @@ func (g *Gate) Leave() {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.idle != nil {
+	if g.idle != nil && g.n.Load() == 0 { // else another operation was let in, whose Leave comes here
 		close(g.idle)
 		g.idle = nil
 	}

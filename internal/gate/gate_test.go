@@ -79,6 +79,37 @@ func TestGate(t *testing.T) {
 		}
 	})
 
+	t.Run("waits for what was let in before the last one has left", func(t *testing.T) {
+		for range 1000 {
+			var g gate.Gate
+			require.NoError(t, g.Wait(t.Context())) // from now on, Leave wakes
+			require.True(t, g.Enter())
+			var inside atomic.Bool
+			returned, left := make(chan bool), make(chan struct{})
+			g.Locked(func() {
+				go func() {
+					_ = g.Wait(t.Context())
+					returned <- inside.Load()
+				}()
+				runtime.Gosched()
+				go func() {
+					g.Leave()
+					close(left)
+				}()
+				for g.InFlight() != 0 {
+					runtime.Gosched()
+				}
+				require.True(t, g.Enter())
+				inside.Store(true)
+			})
+			<-left
+			runtime.Gosched()
+			inside.Store(false)
+			g.Leave()
+			require.False(t, <-returned, "Wait has returned while an operation was inside")
+		}
+	})
+
 	t.Run("waits no longer than the context", func(t *testing.T) {
 		var g gate.Gate
 		g.Enter()
