@@ -97,9 +97,9 @@ func (l *line) add(j *Job, here bool) {
 	l.mu.Unlock()
 }
 
-// lone reports whether calls have come one by one for a while, in quick succession, and nothing else is sent now, the
-// time that it returns. A caller that is slower does not feel two goroutine switches, and its process needs no
-// connection more.
+// lone reports whether calls have come one by one for a while, in quick succession, and nothing else is being sent. It
+// returns the time too, because it has read the clock, unless something is being sent. A slower caller does not feel
+// two goroutine switches, and its process needs no further connection.
 func (l *line) lone() (now time.Time, lone bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -429,7 +429,7 @@ func (s *Sender) background(f func()) bool {
 
 // lines holds the line of each node.
 type lines struct {
-	first atomic.Pointer[line] // the first shared one: mostly all calls are its
+	first atomic.Pointer[line] // the first shared one; with a single server there is no other
 
 	mu  sync.Mutex
 	all map[route]*line

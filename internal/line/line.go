@@ -53,7 +53,7 @@ type Config[K comparable] struct {
 type Lines[K comparable] struct {
 	cfg Config[K]
 
-	size atomic.Int64 // of places
+	size atomic.Int64 // len(places), to be read without mu
 
 	mu     sync.Mutex
 	places map[K]*place

@@ -44,7 +44,7 @@ local function read_part(name, ids, first, last)
   for from = first, last, 1000 do -- unpack takes no more than 8000
     local values = part.kind.read(part.key, unpack(ids, from, math.min(from + 999, last)))
     for i = 1, #values do
-      local id, value = ids[from + i - 1], values[i]
+      local id, value = ids[from + i - 1], values[i] -- as set_read does, which would be a call for each value
       local task = tasks[id]
       if not task then
         task = {}
@@ -56,7 +56,7 @@ local function read_part(name, ids, first, last)
   end
 end
 
--- score writes an instant of a sorted set: some leases end half a microsecond later. Many of a call are the same.
+-- score writes an instant of a sorted set: some leases end half a microsecond later. Most leases of one script end at the same instant.
 local scored, score_text
 local function score(us)
   if us ~= scored then
