@@ -62,8 +62,9 @@ func configured(setting, refusing, accepting string) func(*testing.T, *redistest
 	}
 }
 
-// sharedLimit returns none of its permits during a test.
-var sharedLimit = ratelimit.Limit{Rate: 100, Per: 100 * 24 * time.Hour, Burst: 100}
+// sharedLimit returns none of its permits during a test, and a test does not spend them all: a denial writes nothing, so
+// a Redis that refuses writes answers it.
+var sharedLimit = ratelimit.Limit{Rate: 1000, Per: 100 * 24 * time.Hour, Burst: 1000}
 
 // sharedLimiters are limiters of every algorithm.
 var sharedLimiters = map[string]func(t *testing.T, c *ratelimit.Client) (allow, peek func(context.Context) (ratelimit.Result, error)){
@@ -190,7 +191,7 @@ func TestBreaker_StaysOpenWhileRedisRefusesWrites(t *testing.T) {
 					server := redistest.Start(t)
 					admin := server.Client(t)
 					refuse := func(refuse bool) { refusal(t, server, admin, refuse) }
-					c := newRefusedClient(t, server, limiter, ratelimit.LocalShare(10))
+					c := newRefusedClient(t, server, limiter, ratelimit.LocalShare(100))
 					before, share := state(t, admin), int64(10)
 					for range 3 {
 						refuse(true)
@@ -208,7 +209,7 @@ func TestBreaker_StaysOpenWhileRedisRefusesWrites(t *testing.T) {
 					require.Equal(t, share, c.shared, "the share is used up (check)")
 					r, err := c.peek(t.Context())
 					require.NoError(t, err)
-					require.Equal(t, 100-c.byRedis, r.Remaining, "probes charge nothing")
+					require.Equal(t, sharedLimit.Burst-c.byRedis, r.Remaining, "probes charge nothing")
 				})
 			}
 		})
@@ -238,7 +239,7 @@ func TestLocalShare_IsGrantedOnceWhileTheCircuitFlaps(t *testing.T) {
 	clients := map[string]*refusedClient{}
 	for limiter := range sharedLimiters {
 		db := func(o *redis.Options) { o.DB = len(clients) }
-		clients[limiter] = newRefusedClient(t, server, limiter, ratelimit.LocalShare(10), db)
+		clients[limiter] = newRefusedClient(t, server, limiter, ratelimit.LocalShare(100), db)
 	}
 	var flaps, calls sync.WaitGroup
 	over, stop := context.WithCancel(t.Context())
@@ -262,7 +263,7 @@ func TestLocalShare_IsGrantedOnceWhileTheCircuitFlaps(t *testing.T) {
 	flaps.Wait()
 	for limiter, c := range clients {
 		require.EqualValues(t, 10, c.shared, limiter)
-		require.LessOrEqual(t, c.byRedis, int64(100))
+		require.Less(t, c.byRedis, sharedLimit.Burst)
 	}
 }
 
@@ -295,7 +296,7 @@ func TestBreaker_ARightThatIsMissingIsNoOutage(t *testing.T) {
 	for limiter := range sharedLimiters {
 		require.NoError(t, admin.FlushAll(t.Context()).Err())
 		login := server.User(t, "limited", "~*", "+@all")
-		c := newRefusedClient(t, server, limiter, ratelimit.LocalShare(10), login)
+		c := newRefusedClient(t, server, limiter, ratelimit.LocalShare(100), login)
 		for range 3 {
 			writeRefusals["OOM"](t, server, admin, true)
 			c.call(t, 5)
@@ -331,7 +332,7 @@ func TestBreaker_AProbeThatWritesNothingIsFound(t *testing.T) {
 			}}, err
 		}
 	}
-	c := newRefusedClient(t, server, "GCRA", ratelimit.LocalShare(10), withoutWrite)
+	c := newRefusedClient(t, server, "GCRA", ratelimit.LocalShare(100), withoutWrite)
 	writeRefusals["OOM"](t, server, server.Client(t), true)
 	c.call(t, 20)
 	require.Positive(t, probes.Load())
@@ -349,7 +350,7 @@ func TestBreaker_ProbesWithThePrintedRights(t *testing.T) {
 	login := server.User(t, "limits", append(commands, "~*")...)
 	for limiter := range sharedLimiters {
 		require.NoError(t, admin.FlushAll(t.Context()).Err())
-		c := newRefusedClient(t, server, limiter, ratelimit.LocalShare(10), login,
+		c := newRefusedClient(t, server, limiter, ratelimit.LocalShare(100), login,
 			func(o *redis.Options) { o.DisableIdentity = true })
 		writeRefusals["OOM"](t, server, admin, true)
 		c.call(t, 5)
@@ -396,7 +397,7 @@ func TestBreaker_ProbesTheDecisionThatFailed(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	admin, d := server.Client(t), &redistest.FaultDialer{}
-	c := newRefusedClient(t, server, "GCRA", ratelimit.LocalShare(10), func(o *redis.Options) { o.Dialer = d.Dial })
+	c := newRefusedClient(t, server, "GCRA", ratelimit.LocalShare(100), func(o *redis.Options) { o.Dialer = d.Dial })
 	k := c.client.Limiter("k", sharedLimit)
 	for i := range 40 {
 		require.NoError(t, admin.LPush(t.Context(), fmt.Sprintf("k:{%d}", 2*i), "another kind of key").Err())
