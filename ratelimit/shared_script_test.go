@@ -154,7 +154,7 @@ func TestRatesGCRA_DecidesAsRateGCRA_FindsAScriptThatDoesNot(t *testing.T) {
 	t.Parallel()
 	for what, broken := range map[string][]string{
 		"a burst longer":           {"now + ARGV[2]", "now + ARGV[2] + 100000"},
-		"without the fraction":     {"tonumber(ARGV[3])", "0"},
+		"without the fraction":     {"ARGV[3] + 0", "0"},
 		"places are not known":     {"(tail == nil or tail == '' or tail and", "(tail ~= false and true or tail and"},
 		"a later version is none":  {"(tail == nil or tail == '' or", "(not tail or tail == '' or"},
 		"returns are forgotten":    {"period, returned, tail)\n      value", "nil, nil, nil)\n      value"},

@@ -39,10 +39,10 @@ Returns  {us until the next task is due or a lease ends, or -1; number of ends t
 Errors   WRONGKIND the token key holds no number
 ]]
 local due_key, tasks_key, attempts_key, running_key, later_key, failed_key, record_key, token_key, since_key, waiting_key = unpack(KEYS)
-local number, lease_us, wanted, ahead = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local most_losses, most_failed, verb, channel, most_bytes = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[10], ARGV[11], 4 * 2 ^ 20
-local free, alone_from, first = tonumber(ARGV[12]), tonumber(ARGV[13]), 18
-local process, room, paused_key = ARGV[15], tonumber(ARGV[16]), KEYS[11]
+local number, lease_us, wanted, ahead = ARGV[1] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0
+local most_losses, most_failed, verb, channel, most_bytes = ARGV[6] + 0, ARGV[7] + 0, ARGV[10], ARGV[11], 4 * 2 ^ 20
+local free, alone_from, first = ARGV[12] + 0, ARGV[13] + 0, 18
+local process, room, paused_key = ARGV[15], ARGV[16] + 0, KEYS[11]
 local first_pause, longest_pause = 1000000, 300000000
 
 -- include: delay_task

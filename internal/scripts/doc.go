@@ -37,6 +37,8 @@
 //
 // is replaced by the text of include/name.lua.
 //
+// Scripts that decide calls read a number by ARGV[1] + 0: tonumber is a call, and takes three times as long.
+//
 // # Adding a script
 //
 // Add name.lua, declare it in the Go file of its object, and add its scenarios to TestScripts_LeaveNoHalf.

@@ -21,8 +21,8 @@ Returns  {1 if the permits are set or declared else 0, free, held, ms to the nex
 Errors   WRONGKIND the key, or the fence, holds no number, or the name is that of the other kind
 ]]
 local permits, leases, fence, other_permits = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local verb, channel, fence_ms, idle_ms, wanted = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local declared, in_line, first_request = tonumber(ARGV[6]), ARGV[7], 8
+local verb, channel, fence_ms, idle_ms, wanted = ARGV[1], ARGV[2], ARGV[3], ARGV[4] + 0, ARGV[5] + 0
+local declared, in_line, first_request = ARGV[6] + 0, ARGV[7], 8
 -- include: permit_line
 -- include: kept_permits
 -- include: wake_waiters
@@ -68,7 +68,7 @@ local entries, last_lease, lease_end = 0, nil, nil
 local reply, requests, grants = {stored and 1 or 0, 0, 0, -1, nil}, 0, 0 -- with room for one request
 local i = first_request
 while ARGV[i] do
-  local lease, n, first = ARGV[i], tonumber(ARGV[i + 1]), i + 2
+  local lease, n, first = ARGV[i], ARGV[i + 1] + 0, i + 2
   i, requests = first + n, requests + 1
   local granted = read_leases and tonumber(lease_ends[requests] or 0) > now
   if not granted then

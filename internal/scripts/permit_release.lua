@@ -9,7 +9,7 @@ Returns  per id   1 released, 0 it was not held; the first one is 2 more if the 
 Errors   WRONGKIND the key holds no number
 ]]
 local permits, leases = KEYS[1], KEYS[2]
-local verb, channel, all_or_none, own, idle_ms = ARGV[1], ARGV[2], ARGV[3] == '1', ARGV[3], tonumber(ARGV[4])
+local verb, channel, all_or_none, own, idle_ms = ARGV[1], ARGV[2], ARGV[3] == '1', ARGV[3], ARGV[4] + 0
 local first_id = 5
 -- include: permit_line
 -- include: kept_permits

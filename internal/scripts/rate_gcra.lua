@@ -40,7 +40,7 @@ charges before it, lies beyond now: the rest has returned by itself. A charge fo
 No state is more than 100 years ahead.
 ]]
 local state_key = KEYS[1]
-local den, full_us, full_num, runs = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[5])
+local den, full_us, full_num, runs = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0, ARGV[5] + 0
 local options = 5 + 3 * runs
 
 -- include: gcra_state
@@ -63,7 +63,7 @@ if #ARGV == options and (quiet or tail == false) then
   local any = false
   for run = 1, runs do
     local granted
-    us, num, granted = gcra_fill(us, num, den, tonumber(ARGV[3 * run + 5]), tonumber(ARGV[3 * run + 3]), tonumber(ARGV[3 * run + 4]),
+    us, num, granted = gcra_fill(us, num, den, ARGV[3 * run + 5] + 0, ARGV[3 * run + 3] + 0, ARGV[3 * run + 4] + 0,
       zone_us, full_num)
     any = any or granted > 0
     reply[run + 4] = granted
@@ -115,8 +115,8 @@ for at = options + 4, quiet and own or 0, 7 do
   end
 end
 for run = 1, quiet and runs or 0 do
-  local granted, count = 0, tonumber(ARGV[3 * run + 5])
-  to_us, to_num, granted = gcra_fill(to_us, to_num, den, count, tonumber(ARGV[3 * run + 3]), tonumber(ARGV[3 * run + 4]), zone_us, full_num)
+  local granted, count = 0, ARGV[3 * run + 5] + 0
+  to_us, to_num, granted = gcra_fill(to_us, to_num, den, count, ARGV[3 * run + 3] + 0, ARGV[3 * run + 4] + 0, zone_us, full_num)
   reply[run + 4] = granted
   any, all = any or granted > 0, all and granted == count
   if in_order and granted > 0 then
@@ -214,8 +214,8 @@ local function put(count, to_us, to_num, follows)
   end
 end
 for run = 1, runs do
-  local price_us, price_num = tonumber(ARGV[3 * run + 3]), tonumber(ARGV[3 * run + 4])
-  local count, granted, fits = tonumber(ARGV[3 * run + 5]), 0, tail ~= false
+  local price_us, price_num = ARGV[3 * run + 3] + 0, ARGV[3 * run + 4] + 0
+  local count, granted, fits = ARGV[3 * run + 5] + 0, 0, tail ~= false
   local own_us, lone = in_order and ARGV[own + 2 * run - 1] or 0, in_order and ARGV[own + 2 * run] == '1'
   local hopeless
   while fits and granted < count and not (in_order and not all) do

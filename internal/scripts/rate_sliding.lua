@@ -29,7 +29,7 @@ Returns  {permits of the window before, permits of the current window before any
           and if charges can be given back: stamp, index of the current window}
 ]]
 local state_key = KEYS[1]
-local limit, length, runs = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local limit, length, runs = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 local options = 3 + 2 * runs
 local in_order, stamped = ARGV[options + 1] == '1', ARGV[options + 1] == '2'
 local debt = options + 2 + 3 * (ARGV[options + 2] or 0)
@@ -66,7 +66,7 @@ local reply = {s.previous, s.current, s.length, s.elapsed}
 
 local free, all, any = limit - s.used, true, false
 for run = 1, runs do
-  local n, count, granted = tonumber(ARGV[2 * run + 2]), tonumber(ARGV[2 * run + 3]), 0
+  local n, count, granted = ARGV[2 * run + 2] + 0, ARGV[2 * run + 3] + 0, 0
   if free >= n and count > 0 and (all or not in_order) then
     granted = math.min(count, math.floor(free / n))
     free, s.current, any = free - granted * n, s.current + granted * n, true

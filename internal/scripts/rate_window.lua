@@ -35,7 +35,7 @@ Returns  {used permits of the last window before any request, ms until it begins
           and if charges can be given back: stamp}
 ]]
 local state_key = KEYS[1]
-local limit, length, ahead, runs = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local limit, length, ahead, runs = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0
 local options = 4 + 2 * runs
 local in_order, stamped = ARGV[options + 1] == '1', ARGV[options + 1] == '2'
 local debt = options + 2 + 2 * (ARGV[options + 2] or 0)
@@ -75,7 +75,7 @@ local reply = {used, begins, ends, nil} -- with room for one run
 
 local all, any = true, false
 for run = 1, runs do
-  local n, count, granted = tonumber(ARGV[2 * run + 3]), tonumber(ARGV[2 * run + 4]), 0
+  local n, count, granted = ARGV[2 * run + 3] + 0, ARGV[2 * run + 4] + 0, 0
   if n > limit or begins > ahead or in_order and not all then
     count = 0
   end

@@ -13,8 +13,8 @@ Errors   an error of Redis that concerns all keys, before anything is granted
 -- include: refusal
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local den, zone_us, zone_num, burst_s = tonumber(ARGV[1]), now + ARGV[2], tonumber(ARGV[3]), ARGV[4]
-local price_us, price_num = tonumber(ARGV[6]), tonumber(ARGV[7])
+local den, zone_us, zone_num, burst_s = ARGV[1] + 0, now + ARGV[2], ARGV[3] + 0, ARGV[4]
+local price_us, price_num = ARGV[6] + 0, ARGV[7] + 0
 local reply, size, any = {}, 0, false
 for i, key in ipairs(KEYS) do
   local us, num, period, returned, tail, granted = now, 0, nil, nil, nil, 0
@@ -25,7 +25,7 @@ for i, key in ipairs(KEYS) do
     decided = decided and (tail == nil or tail == '' or tail and string.find(tail, '^:0:[%d,;]*$'))
   end
   if decided then
-    us, num, granted = gcra_fill(us, num, den, tonumber(ARGV[7 + i]), price_us, price_num, zone_us, zone_num)
+    us, num, granted = gcra_fill(us, num, den, ARGV[7 + i] + 0, price_us, price_num, zone_us, zone_num)
     if granted > 0 then
       local text, px = gcra_written(now, us, num, den, burst_s, period, returned, tail)
       value = redis.pcall('SET', key, text, 'PX', px)

@@ -18,7 +18,7 @@ Returns  {requests served, 1 if the permits were ever set else 0, free permits, 
 Errors   WRONGKIND the key holds no number, STALE a later call of the process has been executed
 ]]
 local permits, sequence_key, origin = KEYS[1], KEYS[2], KEYS[3]
-local seq, confirmed, sequence_key_ms = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
+local seq, confirmed, sequence_key_ms = ARGV[1] + 0, ARGV[2] + 0, ARGV[3]
 local verb, channel, idle_ms, in_line = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local first_request = 8
 
@@ -41,7 +41,7 @@ local requests = #ARGV - first_request + 1
 if stored and not record and in_line == '' and not fair and not origin and last <= confirmed then
   local wanted = 0
   for i = first_request, #ARGV do
-    wanted = wanted + tonumber(ARGV[i])
+    wanted = wanted + ARGV[i]
   end
   if wanted > 0 and wanted <= free then
     redis.call('SET', permits, string.format('%d', free - wanted), 'KEEPTTL')
@@ -74,7 +74,7 @@ end
 
 served, taken = 0, 0
 for i = first_request, #ARGV do
-  local n = tonumber(ARGV[i])
+  local n = ARGV[i] + 0
   if not stored or not fits(n, taken - given_back, i - first_request + 1) then
     break
   end

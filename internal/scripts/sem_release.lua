@@ -31,7 +31,7 @@ end
 local results, entries = {}, {}
 local exists, added, latest = stored and true, 0, last
 for i = first_release, #ARGV, 4 do
-  local seq, n, maximum, result = tonumber(ARGV[i]), tonumber(ARGV[i + 1]), ARGV[i + 3], 1
+  local seq, n, maximum, result = ARGV[i] + 0, ARGV[i + 1] + 0, ARGV[i + 3], 1
   if seq <= last then
     result = tonumber(string.match(last_call, ' ' .. ARGV[i] .. ':(-?%d)') or 1) -- executed before, and its reply lost
   elseif not exists and ARGV[i + 2] == '1' then

@@ -38,7 +38,7 @@ local reply, any_granted = {}, false
 for i = 0, #KEYS / 2 - 1 do
   local a, r, left, refused = 4 + 4 * i, 4 * i, nil, nil
   if idle_ms == '0' and in_line == '' then
-    left, refused = take(KEYS[2 * i + 1], KEYS[2 * i + 2], ARGV[a + 1], tonumber(ARGV[a + 2]), ARGV[a + 3], tonumber(ARGV[a + 4]))
+    left, refused = take(KEYS[2 * i + 1], KEYS[2 * i + 2], ARGV[a + 1], ARGV[a + 2] + 0, ARGV[a + 3], ARGV[a + 4] + 0)
   end
   if refused and not any_granted then
     return refused

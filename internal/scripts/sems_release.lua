@@ -8,7 +8,7 @@ ARGV     1 expiry of the sequence keys, ms   2 PUBLISH or SPUBLISH   3 idle expi
          5 maximum of free permits or 0   and for each release   channel   the waiter of the process, or empty   sequence number   permits
 Returns  for each release   1 added, or 3 if the waiter is to ask; 2 if sem_release has to be called: nothing was done
 ]]
-local sequence_key_ms, verb, idle_ms, maximum = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[5])
+local sequence_key_ms, verb, idle_ms, maximum = ARGV[1], ARGV[2], ARGV[3], ARGV[5] + 0
 -- include: refusal
 -- include: permit_line
 -- include: kept_permits
@@ -49,7 +49,7 @@ local reply, any_released = {}, false
 for i = 0, #KEYS / 2 - 1 do
   local a, outcome, refused = 5 + 4 * i, 2, nil
   if idle_ms == '0' then
-    outcome, refused = release(KEYS[2 * i + 1], KEYS[2 * i + 2], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], tonumber(ARGV[a + 4]))
+    outcome, refused = release(KEYS[2 * i + 1], KEYS[2 * i + 2], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4] + 0)
   end
   if refused and not any_released then
     return refused

@@ -1,7 +1,17 @@
--- gcra_fill charges as many of count requests one after the other as end by an instant, and returns the state and their number. The
--- price is doubled as long as that may fit, and then what still fits is taken from the largest down, so that a thousand requests cost
--- twenty steps.
+-- gcra_fill charges as many of count requests one after the other as end by an instant, and returns the state and their number. If
+-- not all fit, the price is doubled as long as that may fit, and then what still fits is taken from the largest down, so that a
+-- thousand requests cost twenty steps.
 local function gcra_fill(us, num, den, count, price_us, price_num, cap_us, cap_num)
+  if count <= 1000 then -- else a product may be inexact and still fit
+    local all_us, all_num = us + count * price_us, num + count * price_num
+    if all_num >= den and all_num < 9007199254740992 then
+      local rest = all_num % den
+      all_us, all_num = all_us + (all_num - rest) / den, rest
+    end
+    if all_num < den and (all_us < cap_us or all_us == cap_us and all_num <= cap_num) then
+      return all_us, all_num, count
+    end
+  end
   local size, smaller, granted = 1, nil, 0
   while 2 * size <= count and us + 2 * price_us <= cap_us do
     smaller = {price_us, price_num, smaller}
