@@ -61,14 +61,15 @@ func newClient(b *testing.B) (*ratelimit.Client, *redis.Client, *trips.Counter) 
 	return c, rdb, n
 }
 
-func peers(b *testing.B, limit ratelimit.Limit) ([]peer, *trips.Counter) {
+// peers returns all implementations, with a floor if many callers have one key that is not used up.
+func peers(b *testing.B, limit ratelimit.Limit, floor bool) ([]peer, *trips.Counter) {
 	b.Helper()
 	c, rdb, n := newClient(b)
 	limiter := c.Limiter("bench", limit)
 	window := c.Limiter("window", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 	theirs := redis_rate.NewLimiter(rdb)
 	their := redis_rate.Limit{Rate: int(limit.Rate), Period: limit.Per, Burst: int(limit.Burst)}
-	return []peer{
+	all := []peer{
 		{"cogwheel", func(ctx context.Context, key string) (bool, error) {
 			r, err := limiter.Allow(ctx, key)
 			return r.Allowed, err
@@ -81,7 +82,11 @@ func peers(b *testing.B, limit ratelimit.Limit) ([]peer, *trips.Counter) {
 			r, err := theirs.Allow(ctx, key, their)
 			return err == nil && r.Allowed > 0, err
 		}},
-	}, n
+	}
+	if floor {
+		all = append(all, newFloor(rdb))
+	}
+	return all, n
 }
 
 // BenchmarkAllow measures decisions; ctx=cancel is the context of a request, which can end while Redis is
@@ -91,7 +96,7 @@ func BenchmarkAllow(b *testing.B) {
 	defer cancel()
 	for what, ctx := range map[string]context.Context{"background": context.Background(), "cancel": ending} {
 		for _, load := range []struct{ keys, goroutines int }{{1, 1}, {1, 64}, {64, 64}} {
-			all, n := peers(b, plenty)
+			all, n := peers(b, plenty, load.keys < load.goroutines)
 			for _, p := range all {
 				b.Run(fmt.Sprintf("keys=%d/goroutines=%d/ctx=%s/impl=%s", load.keys, load.goroutines, what, p.name), func(b *testing.B) {
 					base := redistest.Name(b)
@@ -143,7 +148,7 @@ func BenchmarkSettle(b *testing.B) {
 
 // BenchmarkDenied measures decisions on a key that is known to be exhausted.
 func BenchmarkDenied(b *testing.B) {
-	all, n := peers(b, none)
+	all, n := peers(b, none, false)
 	for _, p := range all {
 		b.Run("impl="+p.name, func(b *testing.B) {
 			key := redistest.Name(b)

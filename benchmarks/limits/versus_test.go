@@ -47,7 +47,7 @@ func BenchmarkVersus(b *testing.B) {
 		}
 		for what, ctx := range map[string]context.Context{"background": context.Background(), "cancel": ending} {
 			b.Run(fmt.Sprintf("keys=%d/goroutines=%d/ctx=%s", load.keys, load.goroutines, what), func(b *testing.B) {
-				all, n := peers(b, plenty)
+				all, n := peers(b, plenty, load.keys < load.goroutines)
 				admin := redistest.Shared(b).Client(b)
 				took, spent, sent := map[string][]float64{}, map[string]float64{}, map[string]int64{}
 				base := redistest.Name(b)
