@@ -128,6 +128,7 @@ func (c *Client) makeQueues() {
 		MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
 		Listen: c.countingLines.Listen, Listens: c.countingLines.Listens,
 		GiveBack: c.giveBackCounting,
+		Behind:   func(name string) bool { return c.countingReleases.Unbuilt(name) && c.countingLines.Next(name) },
 	})
 	c.countingReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *countingRelease]{
 		Submit: c.redis.Sender.Submit, Build: c.buildCountingReleases, Gather: c.countingLines.Gather,

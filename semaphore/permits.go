@@ -188,6 +188,7 @@ func (c *Client) newLeased(fair bool) leased {
 			},
 			MaxBatch: maxBatch, Poll: c.poll, Second: fair, Workers: c.gate.Workers,
 			Listen: lines.Listen, Listens: lines.Listens,
+			Behind: func(name string) bool { return c.leased(fair).releases.Unbuilt(name) && lines.Next(name) },
 			GiveBack: func(name string, granted []*acquireRequest) {
 				for _, r := range granted {
 					c.releaseAbandoned(name, fair, r)

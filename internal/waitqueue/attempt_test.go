@@ -17,6 +17,7 @@ import (
 // line holds attempts until a test sends them.
 type line struct {
 	queued []calls.Caller
+	last   calls.Caller      // that was queued
 	users  []context.Context // on whose goroutines the attempts began, or nil
 	values []context.Context
 }
@@ -24,7 +25,7 @@ type line struct {
 // holds has a line hold the attempts of a Group.
 func (l *line) holds(c *waitqueue.Config[string, int]) {
 	c.Submit = func(user context.Context, _ *calls.Job, caller calls.Caller, _ string) {
-		l.queued, l.users = append(l.queued, caller), append(l.users, user)
+		l.queued, l.users, l.last = append(l.queued, caller), append(l.users, user), caller
 	}
 }
 

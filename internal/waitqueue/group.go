@@ -44,6 +44,10 @@ type Config[K comparable, T any] struct {
 	// most calls.Patience.
 	Gather func(key K) int
 
+	// Behind, if it is set, reports whether a call that will ask for the Next of the key is about to be built. Then an
+	// attempt for waiters that were refused before leaves itself to that call, because it will find more behind it.
+	Behind func(key K) bool
+
 	// MaxBatch is the maximum number of waiters in an attempt.
 	MaxBatch int
 
@@ -255,9 +259,18 @@ func (g *Group[K, T]) Next(key K) (next *calls.Job) {
 	defer g.mu.Unlock()
 	if q := g.queues[key]; q != nil && !q.running {
 		g.startLocked(q)
+		q.taken = true
 		next = q.job.For(q)
 	}
 	return next
+}
+
+// Unbuilt reports whether an attempt for the key is queued that was not built yet.
+func (g *Group[K, T]) Unbuilt(key K) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	q := g.queues[key]
+	return q != nil && q.unbuilt
 }
 
 // wake is the argument of Listen.
@@ -415,6 +428,7 @@ func (g *Group[K, T]) addLocked(key K, w *Waiter[T]) (*queue[K, T], error) {
 		return nil, nil
 	}
 	g.startLocked(q)
+	q.unbuilt = true
 	return q, nil
 }
 
@@ -458,6 +472,7 @@ func (g *Group[K, T]) wakeLocked(q *queue[K, T]) {
 	case !q.hasWorkLocked():
 	case q.asksLocked():
 		g.startLocked(q)
+		q.unbuilt = true
 		g.cfg.Submit(calls.Nobody, &q.job, q, q.key)
 	default: // hooks must not run under mu
 		g.startLocked(q)

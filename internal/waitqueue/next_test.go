@@ -3,6 +3,7 @@ package waitqueue_test
 import (
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -11,17 +12,17 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
 
-func TestGroup_Next(t *testing.T) {
-	// refused returns a waiter that has been refused, and the Caller of its queue.
-	refused := func(t *testing.T, l *line, g *waitqueue.Group[string, int]) (*call, calls.Caller) {
-		t.Helper()
-		c := start(g, 1)
-		attempt := l.build(t)
-		attempt.Apply(redisconn.Reply{})
-		require.False(t, c.ended())
-		return c, attempt
-	}
+// refused returns a waiter that has been refused, and the Caller of its queue.
+func refused(t *testing.T, l *line, g *waitqueue.Group[string, int]) (*call, calls.Caller) {
+	t.Helper()
+	c := start(g, 1)
+	attempt := l.build(t)
+	attempt.Apply(redisconn.Reply{})
+	require.False(t, c.ended())
+	return c, attempt
+}
 
+func TestGroup_Next(t *testing.T) {
 	t.Run("is the next attempt of those who wait", func(t *testing.T) {
 		s, l := &server{}, &line{}
 		bubble(t, s, l.holds, func(t *testing.T, g *waitqueue.Group[string, int]) {
@@ -94,5 +95,75 @@ func TestGroup_Gather(t *testing.T) {
 		l.build(t).Apply(redisconn.Reply{})
 		require.True(t, c.ended())
 		synctest.Wait()
+	})
+}
+
+// An attempt that would be sent before a call that takes the next attempt along leaves itself to that call.
+func TestGroup_Behind(t *testing.T) {
+	// yielded returns a waiter whose attempt was left to another call. The call is built at once if built is true.
+	yielded := func(t *testing.T, free int, built bool, f func(t *testing.T, g *waitqueue.Group[string, int], l *line, behind *bool)) {
+		t.Helper()
+		s, l, behind, looks := &server{}, &line{}, true, 0
+		change := func(c *waitqueue.Config[string, int]) {
+			l.holds(c)
+			c.Behind = func(string) bool {
+				looks++
+				return behind && !(built && looks == 2)
+			}
+		}
+		bubble(t, s, change, func(t *testing.T, g *waitqueue.Group[string, int]) {
+			c, attempt := refused(t, l, g)
+			s.free = free
+			g.Kick("name")
+			require.True(t, g.Unbuilt("name"))
+			require.Equal(t, attempt, l.next(t))
+			_, ok := attempt.Build()
+			require.False(t, ok)
+			behind = false
+			f(t, g, l, &behind)
+			require.True(t, c.ended())
+			require.NoError(t, c.err)
+			require.Len(t, s.attempts, 2)
+		})
+	}
+
+	t.Run("which takes it along", func(t *testing.T) {
+		yielded(t, 1, false, func(t *testing.T, g *waitqueue.Group[string, int], l *line, behind *bool) {
+			require.False(t, g.Unbuilt("name"))
+			require.NotNil(t, g.Next("name"))
+			time.Sleep(10 * time.Millisecond)
+			require.False(t, g.Unbuilt("name"), "it is taken")
+			*behind = true                      // another such call has come
+			l.queued = append(l.queued, l.last) // the queue is the Caller of all its attempts
+			l.build(t).Apply(redisconn.Reply{})
+		})
+	})
+
+	t.Run("or begins by itself soon", func(t *testing.T) {
+		yielded(t, 1, false, func(t *testing.T, g *waitqueue.Group[string, int], l *line, _ *bool) {
+			time.Sleep(time.Millisecond)
+			require.False(t, g.Unbuilt("name"))
+			time.Sleep(3 * time.Millisecond)
+			require.True(t, g.Unbuilt("name"))
+			l.build(t).Apply(redisconn.Reply{})
+		})
+	})
+
+	t.Run("or at once if that was built meanwhile", func(t *testing.T) {
+		yielded(t, 1, true, func(t *testing.T, _ *waitqueue.Group[string, int], l *line, _ *bool) {
+			require.Len(t, l.queued, 1)
+			l.build(t).Apply(redisconn.Reply{})
+		})
+	})
+
+	t.Run("also for a caller that comes then", func(t *testing.T) {
+		yielded(t, 2, false, func(t *testing.T, g *waitqueue.Group[string, int], l *line, _ *bool) {
+			other := start(g, 1)
+			require.False(t, g.Unbuilt("name"), "it waits with the first one")
+			time.Sleep(4 * time.Millisecond)
+			l.build(t).Apply(redisconn.Reply{})
+			require.True(t, other.ended())
+			require.NoError(t, other.err)
+		})
 	})
 }

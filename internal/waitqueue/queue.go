@@ -20,6 +20,8 @@ type queue[K comparable, T any] struct {
 	once        int // number of waiters of Try
 
 	running    bool // an attempt is in flight, or a goroutine is in run
+	unbuilt    bool // that attempt was submitted, and was not built yet
+	taken      bool // by Next
 	attemptDue bool // the next attempt must not wait for the timer
 	due        time.Time
 	latest     time.Time // until when the attempt after the one in flight must follow; zero: it decides
@@ -47,6 +49,13 @@ func (q *queue[K, T]) Build() (calls.Call, bool) {
 		}
 	}
 	g.mu.Lock()
+	if g.cfg.Behind != nil && q.first != nil && q.first.seen && !q.taken {
+		g.mu.Unlock()
+		if q.yields() {
+			return calls.Call{}, false
+		}
+		g.mu.Lock()
+	}
 	q.startAttemptLocked(g.cfg.MaxBatch)
 	g.mu.Unlock()
 	if len(q.batch) == 0 {
@@ -103,6 +112,7 @@ func (q *queue[K, T]) step() (more bool) {
 	g.mu.Lock()
 	switch {
 	case q.asksLocked():
+		q.unbuilt = true
 		g.mu.Unlock()
 		g.cfg.Submit(calls.Nobody, &q.job, q, q.key)
 		return false
@@ -146,9 +156,39 @@ func (q *queue[K, T]) listen() {
 	q.stop = stop
 }
 
+// yieldFor is how long an attempt waits for a call that is to take it along.
+const yieldFor = 2 * time.Millisecond
+
+// yields reports whether the attempt has left itself to a call that is about to be built, and takes it along. If that
+// call does not, the timer begins the attempt.
+func (q *queue[K, T]) yields() bool {
+	g := q.group
+	if !g.cfg.Behind(q.key) || !q.parkFor(yieldFor) {
+		return false
+	}
+	if !g.cfg.Behind(q.key) { // it was built before this attempt was parked
+		g.Kick(q.key)
+	}
+	return true
+}
+
+// parkFor parks the queue before an attempt. It returns false if the attempt must go on.
+func (q *queue[K, T]) parkFor(d time.Duration) bool {
+	g := q.group
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if q.size == 0 || len(q.back)+len(q.left) > 0 || q.scheduleLocked(d) != nil {
+		return false
+	}
+	q.attemptDue, q.due = false, g.wheel.Now().Add(d)
+	q.running, q.unbuilt = false, false
+	g.gate.Leave()
+	return true
+}
+
 // startAttemptLocked makes the batch of an attempt: the front.
 func (q *queue[K, T]) startAttemptLocked(most int) {
-	q.attemptDue, q.latest = false, time.Time{}
+	q.attemptDue, q.latest, q.unbuilt, q.taken = false, time.Time{}, false, false
 	if q.batch = q.one[:0]; q.size > 1 {
 		q.batch = make([]*Waiter[T], 0, min(q.size, most))
 	}
