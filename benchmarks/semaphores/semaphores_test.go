@@ -215,14 +215,16 @@ func BenchmarkUncontended(b *testing.B) {
 	}
 }
 
-// BenchmarkContended is 64 goroutines that want one of five permits all the time, and hold it for no time or
-// for 2 ms.
+// BenchmarkContended is 64 goroutines that want one of a few permits all the time, and hold it for no time or for 2 ms.
 func BenchmarkContended(b *testing.B) {
 	for _, kind := range kinds {
-		for _, hold := range []time.Duration{0, 2 * time.Millisecond} {
+		for _, load := range []struct {
+			permits int
+			hold    time.Duration
+		}{{5, 0}, {30, 0}, {5, 2 * time.Millisecond}} {
 			for _, impl := range impls[kind] {
-				b.Run(fmt.Sprintf("kind=%s/permits=5/goroutines=64/hold=%v/impl=%s", kind, hold, impl), func(b *testing.B) {
-					run(b, b.Context(), kind, impl, 5, 1, 64, hold)
+				b.Run(fmt.Sprintf("kind=%s/permits=%d/goroutines=64/hold=%v/impl=%s", kind, load.permits, load.hold, impl), func(b *testing.B) {
+					run(b, b.Context(), kind, impl, load.permits, 1, 64, load.hold)
 				})
 			}
 		}

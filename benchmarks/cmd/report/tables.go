@@ -218,6 +218,7 @@ func semaphores() table {
 			{"64 goroutines, 64 permits", "Uncontended/kind=" + kind + "/permits=64/goroutines=64/ctx=cancellable", false, 1},
 			{"64 goroutines, a name for each", "OwnNames/kind=" + kind + "/permits=64/names=64/goroutines=64", false, 1},
 			{"64 goroutines, 5 permits", "Contended/kind=" + kind + "/permits=5/goroutines=64/hold=0s", true, 0},
+			{"64 goroutines, 30 permits", "Contended/kind=" + kind + "/permits=30/goroutines=64/hold=0s", true, 0},
 			{"64 goroutines, 5 permits held for 2 ms", "Contended/kind=" + kind + "/permits=5/goroutines=64/hold=2ms", true, 0},
 		} {
 			k := func(unit string) figures.Key {
