@@ -45,7 +45,8 @@ type Config[K comparable, T any] struct {
 	Gather func(key K) int
 
 	// Behind, if it is set, reports whether a call that will ask for the Next of the key is about to be built. Then an
-	// attempt for waiters that were refused before leaves itself to that call, because it will find more behind it.
+	// attempt for waiters that an attempt has left in the queue leaves itself to that call, because it will find more
+	// behind it. It does so once, for 2 ms at most.
 	Behind func(key K) bool
 
 	// MaxBatch is the maximum number of waiters in an attempt.
@@ -259,7 +260,7 @@ func (g *Group[K, T]) Next(key K) (next *calls.Job) {
 	defer g.mu.Unlock()
 	if q := g.queues[key]; q != nil && !q.running {
 		g.startLocked(q)
-		q.taken = true
+		q.mayYield = false
 		next = q.job.For(q)
 	}
 	return next
@@ -285,13 +286,17 @@ func (g *Group[K, T]) wake(q *queue[K, T], in time.Duration) {
 		g.wakeLocked(q)
 		return
 	}
-	due := g.wheel.Now().Add(g.pause(in))
+	now := g.wheel.Now()
+	due := now.Add(g.pause(in))
 	if q.running {
 		q.latest = due
 		return
 	}
+	if q.due.Sub(now) <= yieldFor {
+		return // an attempt follows before, which may have yielded
+	}
 	q.due = due
-	if err := q.scheduleLocked(max(due.Sub(g.wheel.Now()), 0)); err != nil {
+	if err := q.scheduleLocked(max(due.Sub(now), 0)); err != nil {
 		q.failAllLocked(err)
 		g.wakeLocked(q)
 	}

@@ -98,20 +98,25 @@ func TestGroup_Gather(t *testing.T) {
 	})
 }
 
-// An attempt that would be sent before a call that takes the next attempt along leaves itself to that call.
+// An attempt of waiters that were refused, which would be sent before a call that takes the next attempt along, leaves
+// itself to that call.
 func TestGroup_Behind(t *testing.T) {
-	// yielded returns a waiter whose attempt was left to another call. The call is built at once if built is true.
-	yielded := func(t *testing.T, free int, built bool, f func(t *testing.T, g *waitqueue.Group[string, int], l *line, behind *bool)) {
-		t.Helper()
-		s, l, behind, looks := &server{}, &line{}, true, 0
-		change := func(c *waitqueue.Config[string, int]) {
+	// behind has a Group know of such a call, unless built is true, the second time that it looks.
+	behind := func(l *line, built bool) func(*waitqueue.Config[string, int]) {
+		looks := 0
+		return func(c *waitqueue.Config[string, int]) {
 			l.holds(c)
 			c.Behind = func(string) bool {
 				looks++
-				return behind && !(built && looks == 2)
+				return !built || looks != 2
 			}
 		}
-		bubble(t, s, change, func(t *testing.T, g *waitqueue.Group[string, int]) {
+	}
+	// yielded returns a waiter whose attempt was left to another call.
+	yielded := func(t *testing.T, free int, built bool, f func(t *testing.T, g *waitqueue.Group[string, int], s *server, l *line)) {
+		t.Helper()
+		s, l := &server{}, &line{}
+		bubble(t, s, behind(l, built), func(t *testing.T, g *waitqueue.Group[string, int]) {
 			c, attempt := refused(t, l, g)
 			s.free = free
 			g.Kick("name")
@@ -119,8 +124,7 @@ func TestGroup_Behind(t *testing.T) {
 			require.Equal(t, attempt, l.next(t))
 			_, ok := attempt.Build()
 			require.False(t, ok)
-			behind = false
-			f(t, g, l, &behind)
+			f(t, g, s, l)
 			require.True(t, c.ended())
 			require.NoError(t, c.err)
 			require.Len(t, s.attempts, 2)
@@ -128,19 +132,18 @@ func TestGroup_Behind(t *testing.T) {
 	}
 
 	t.Run("which takes it along", func(t *testing.T) {
-		yielded(t, 1, false, func(t *testing.T, g *waitqueue.Group[string, int], l *line, behind *bool) {
+		yielded(t, 1, false, func(t *testing.T, g *waitqueue.Group[string, int], _ *server, l *line) {
 			require.False(t, g.Unbuilt("name"))
 			require.NotNil(t, g.Next("name"))
 			time.Sleep(10 * time.Millisecond)
 			require.False(t, g.Unbuilt("name"), "it is taken")
-			*behind = true                      // another such call has come
 			l.queued = append(l.queued, l.last) // the queue is the Caller of all its attempts
 			l.build(t).Apply(redisconn.Reply{})
 		})
 	})
 
-	t.Run("or begins by itself soon", func(t *testing.T) {
-		yielded(t, 1, false, func(t *testing.T, g *waitqueue.Group[string, int], l *line, _ *bool) {
+	t.Run("or begins by itself soon, once", func(t *testing.T) {
+		yielded(t, 1, false, func(t *testing.T, g *waitqueue.Group[string, int], _ *server, l *line) {
 			time.Sleep(time.Millisecond)
 			require.False(t, g.Unbuilt("name"))
 			time.Sleep(3 * time.Millisecond)
@@ -150,20 +153,83 @@ func TestGroup_Behind(t *testing.T) {
 	})
 
 	t.Run("or at once if that was built meanwhile", func(t *testing.T) {
-		yielded(t, 1, true, func(t *testing.T, _ *waitqueue.Group[string, int], l *line, _ *bool) {
+		yielded(t, 1, true, func(t *testing.T, _ *waitqueue.Group[string, int], _ *server, l *line) {
 			require.Len(t, l.queued, 1)
 			l.build(t).Apply(redisconn.Reply{})
 		})
 	})
 
 	t.Run("also for a caller that comes then", func(t *testing.T) {
-		yielded(t, 2, false, func(t *testing.T, g *waitqueue.Group[string, int], l *line, _ *bool) {
+		yielded(t, 2, false, func(t *testing.T, g *waitqueue.Group[string, int], _ *server, l *line) {
 			other := start(g, 1)
 			require.False(t, g.Unbuilt("name"), "it waits with the first one")
 			time.Sleep(4 * time.Millisecond)
 			l.build(t).Apply(redisconn.Reply{})
 			require.True(t, other.ended())
 			require.NoError(t, other.err)
+		})
+	})
+
+	t.Run("and no message puts it off", func(t *testing.T) {
+		yielded(t, 1, false, func(t *testing.T, _ *waitqueue.Group[string, int], s *server, l *line) {
+			s.wake(60 * time.Millisecond)
+			time.Sleep(4 * time.Millisecond)
+			l.build(t).Apply(redisconn.Reply{})
+		})
+	})
+
+	t.Run("also if more may be granted at once", func(t *testing.T) {
+		s, l := &server{}, &line{}
+		change := func(c *waitqueue.Config[string, int]) {
+			asks(c, func(key string, batch []*waiter) (time.Duration, error) {
+				again, err := s.Attempt(key, batch)
+				if len(s.attempts) == 1 {
+					again = waitqueue.AtOnce
+				}
+				return again, err
+			})
+			behind(l, false)(c)
+		}
+		bubble(t, s, change, func(t *testing.T, g *waitqueue.Group[string, int]) {
+			c, attempt := refused(t, l, g)
+			s.free = 1
+			_, ok := l.next(t).Build()
+			require.False(t, ok)
+			require.NotNil(t, g.Next("name"))
+			_, ok = attempt.Build()
+			require.True(t, ok)
+			attempt.Apply(redisconn.Reply{})
+			require.True(t, c.ended())
+		})
+	})
+
+	t.Run("but not if it was taken along", func(t *testing.T) {
+		s, l := &server{}, &line{}
+		bubble(t, s, behind(l, false), func(t *testing.T, g *waitqueue.Group[string, int]) {
+			c, attempt := refused(t, l, g)
+			s.free = 1
+			require.NotNil(t, g.Next("name"))
+			_, ok := attempt.Build()
+			require.True(t, ok)
+			attempt.Apply(redisconn.Reply{})
+			require.True(t, c.ended())
+		})
+	})
+
+	t.Run("but not if a caller tries once", func(t *testing.T) {
+		s, l := &server{}, &line{}
+		bubble(t, s, behind(l, false), func(t *testing.T, g *waitqueue.Group[string, int]) {
+			c, _ := refused(t, l, g)
+			s.free = 2
+			g.Kick("name")
+			tried := make(chan error)
+			go func() {
+				_, err := g.Try(t.Context(), "name", 1)
+				tried <- err
+			}()
+			l.build(t).Apply(redisconn.Reply{})
+			require.NoError(t, <-tried)
+			require.True(t, c.ended())
 		})
 	})
 }

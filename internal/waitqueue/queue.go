@@ -21,7 +21,7 @@ type queue[K comparable, T any] struct {
 
 	running    bool // an attempt is in flight, or a goroutine is in run
 	unbuilt    bool // that attempt was submitted, and was not built yet
-	taken      bool // by Next
+	mayYield   bool // the next attempt may leave itself to a call that takes it along
 	attemptDue bool // the next attempt must not wait for the timer
 	due        time.Time
 	latest     time.Time // until when the attempt after the one in flight must follow; zero: it decides
@@ -49,7 +49,7 @@ func (q *queue[K, T]) Build() (calls.Call, bool) {
 		}
 	}
 	g.mu.Lock()
-	if g.cfg.Behind != nil && q.first != nil && q.first.seen && !q.taken {
+	if q.mayYield && q.once == 0 && g.cfg.Behind != nil {
 		g.mu.Unlock()
 		if q.yields() {
 			return calls.Call{}, false
@@ -160,14 +160,19 @@ func (q *queue[K, T]) listen() {
 const yieldFor = 2 * time.Millisecond
 
 // yields reports whether the attempt has left itself to a call that is about to be built, and takes it along. If that
-// call does not, the timer begins the attempt.
+// call does not, the timer begins the attempt, which does not yield again.
 func (q *queue[K, T]) yields() bool {
 	g := q.group
 	if !g.cfg.Behind(q.key) || !q.parkFor(yieldFor) {
 		return false
 	}
-	if !g.cfg.Behind(q.key) { // it was built before this attempt was parked
-		g.Kick(q.key)
+	if !g.cfg.Behind(q.key) { // it may have been built before this attempt was parked
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if !q.running && g.queues[q.key] == q {
+			q.attemptDue = true
+			g.wakeLocked(q)
+		}
 	}
 	return true
 }
@@ -177,18 +182,18 @@ func (q *queue[K, T]) parkFor(d time.Duration) bool {
 	g := q.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if q.size == 0 || len(q.back)+len(q.left) > 0 || q.scheduleLocked(d) != nil {
+	if q.once > 0 || q.size == 0 || len(q.back)+len(q.left) > 0 || q.scheduleLocked(d) != nil {
 		return false
 	}
-	q.attemptDue, q.due = false, g.wheel.Now().Add(d)
-	q.running, q.unbuilt = false, false
+	q.attemptDue, q.due = false, g.wheel.Now().Add(d) // callers that come meanwhile wait too
+	q.running, q.unbuilt, q.mayYield = false, false, false
 	g.gate.Leave()
 	return true
 }
 
 // startAttemptLocked makes the batch of an attempt: the front.
 func (q *queue[K, T]) startAttemptLocked(most int) {
-	q.attemptDue, q.latest, q.unbuilt, q.taken = false, time.Time{}, false, false
+	q.attemptDue, q.latest, q.unbuilt, q.mayYield = false, time.Time{}, false, false
 	if q.batch = q.one[:0]; q.size > 1 {
 		q.batch = make([]*Waiter[T], 0, min(q.size, most))
 	}
@@ -233,6 +238,7 @@ func (q *queue[K, T]) finishAttempt(again time.Duration, err error) {
 			q.settleLocked(w, &NotServedError{Again: d})
 		}
 	}
+	q.mayYield = stays
 	if !stays {
 		q.attemptDue = true
 	}
