@@ -11,9 +11,9 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// floor is what every client has to pay whose callers share the scripts of one key: the script by go-redis, a channel
-// for each caller, and nothing around them. It has the limit of a million a second, and knows no failures, no contexts
-// and no state. As ratelimit, it has two scripts in flight if there are callers for both.
+// floor is what every client has to pay whose callers share the scripts of one key: the script by go-redis, and a
+// channel for each caller. Its limit is a million a second. It repeats, remembers and counts nothing. As in ratelimit,
+// there are two scripts in flight if there are callers for both.
 type floor struct {
 	rdb  *redis.Client
 	args []any
@@ -24,7 +24,8 @@ type floor struct {
 	starting bool // a script whose callers have not been collected
 }
 
-// enough is the number of callers for which floor sends a second script. It was the best of 16, 28, 40 and 1000.
+// enough is the number of callers for which floor sends a second script. Of 16, 28, 40 and 1000 it was the best, with
+// INCRBY in place of the script.
 const enough = 28
 
 func newFloor(rdb *redis.Client) peer {

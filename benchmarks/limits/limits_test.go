@@ -61,7 +61,7 @@ func newClient(b *testing.B) (*ratelimit.Client, *redis.Client, *trips.Counter) 
 	return c, rdb, n
 }
 
-// peers returns all implementations, with a floor if many callers have one key that is not used up.
+// peers returns the implementations. The floor is for loads in which callers share a key that has permits.
 func peers(b *testing.B, limit ratelimit.Limit, floor bool) ([]peer, *trips.Counter) {
 	b.Helper()
 	c, rdb, n := newClient(b)

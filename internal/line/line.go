@@ -22,9 +22,12 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 )
 
-// fewest is the smallest number of requests to ask for while a queue is refused. All permits of a release by another
-// process are to be taken by one script, if they are few. Each request that is refused costs Redis a microsecond.
-const fewest = 12
+// A queue that is refused asks for spare requests more than were granted last, and for fewestAsked at least: then one
+// script takes what another process releases, up to that number. Each request that is refused costs Redis time.
+const (
+	spare       = 6
+	fewestAsked = 12
+)
 
 // guards is how long after the first place the second asks.
 const guards = 60 * time.Millisecond
@@ -353,7 +356,7 @@ func (l *Lines[K]) refused(key K, r Refusal) time.Duration {
 		return after
 	}
 	p.mu.Lock()
-	p.most, p.place = max(fewest, r.Granted+fewest/2), r.Place
+	p.most, p.place = max(fewestAsked, r.Granted+spare), r.Place
 	p.came, p.at = r.Granted, time.Now() //nolint:forbidigo // it is compared with a bound of processor time
 	if r.Place == 0 {
 		p.entered, p.confirmed = false, false // it does not try again: a release meanwhile would find it in no line

@@ -37,7 +37,7 @@
 //
 // is replaced by the text of include/name.lua.
 //
-// Scripts that decide calls read a number by ARGV[1] + 0: tonumber is a call, and takes three times as long.
+// Scripts that decide calls read a number by ARGV[1] + 0. That takes less time than tonumber, which is a function.
 //
 // # Adding a script
 //

@@ -44,9 +44,9 @@ type Config[K comparable, T any] struct {
 	// most calls.Patience.
 	Gather func(key K) int
 
-	// Behind, if it is set, reports whether a call that will ask for the Next of the key is about to be built. Then an
-	// attempt for waiters that an attempt has left in the queue leaves itself to that call, because it will find more
-	// behind it. It does so once, for 2 ms at most.
+	// Behind, if it is set, reports whether a call that takes the Next of the key along is about to be built. An
+	// attempt for waiters that were not served before then leaves itself to that call, because behind it more may be
+	// free. It does so once, and for 2 ms at most.
 	Behind func(key K) bool
 
 	// MaxBatch is the maximum number of waiters in an attempt.
@@ -266,7 +266,7 @@ func (g *Group[K, T]) Next(key K) (next *calls.Job) {
 	return next
 }
 
-// Unbuilt reports whether an attempt for the key is queued that was not built yet.
+// Unbuilt reports whether an attempt for the key was submitted and is not built yet.
 func (g *Group[K, T]) Unbuilt(key K) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

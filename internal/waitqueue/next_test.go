@@ -98,8 +98,8 @@ func TestGroup_Gather(t *testing.T) {
 	})
 }
 
-// An attempt of waiters that were refused, which would be sent before a call that takes the next attempt along, leaves
-// itself to that call.
+// The attempt of a refused waiter may be built before a call that takes the next attempt along. Then it leaves itself to
+// that call.
 func TestGroup_Behind(t *testing.T) {
 	// behind has a Group know of such a call, unless built is true, the second time that it looks.
 	behind := func(l *line, built bool) func(*waitqueue.Config[string, int]) {
@@ -112,7 +112,7 @@ func TestGroup_Behind(t *testing.T) {
 			}
 		}
 	}
-	// yielded returns a waiter whose attempt was left to another call.
+	// yielded runs f with a waiter whose attempt has left itself to another call.
 	yielded := func(t *testing.T, free int, built bool, f func(t *testing.T, g *waitqueue.Group[string, int], s *server, l *line)) {
 		t.Helper()
 		s, l := &server{}, &line{}
