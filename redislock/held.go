@@ -23,11 +23,12 @@ type held struct {
 	askedAt      time.Duration // when the request that Redis granted was sent, by the clock of the Client
 	handoffsLeft int16         // how many handoffs are left
 	handedOver   bool          // from another hold of this process
+	ambiguous    bool          // a copy of the request may still be in flight
 }
 
 // newHeld returns the hold of a request that Redis has granted. startLease must follow.
 func (c *Client) newHeld(of claim, ambiguous bool) *held {
-	h := &held{identity: identity{claim: of}, Hold: hold.Hold{Client: &c.holding, Ambiguous: ambiguous}}
+	h := &held{identity: identity{claim: of}, Hold: hold.Hold{Client: &c.holding}, ambiguous: ambiguous}
 	h.lock.body = h
 	return h
 }
@@ -47,7 +48,7 @@ func (h *held) Report(end error) { h.client().monitor.ended(&h.identity, end) }
 // ReleaseLater implements hold.Held.
 func (h *held) ReleaseLater(delay time.Duration) {
 	lasts := max(h.ttl(), h.Longest()) // all requests for it were sent before
-	h.client().cleanup.Add(pendingRelease{claim: &h.claim}, delay, lasts, h.Ambiguous)
+	h.client().cleanup.Add(pendingRelease{claim: &h.claim}, delay, lasts, h.ambiguous)
 }
 
 // extend implements body.
@@ -101,7 +102,7 @@ func (h *held) free(ctx context.Context) error {
 		}
 		return unconfirmed(h.name(), err)
 	}
-	if h.Ambiguous {
+	if h.ambiguous {
 		h.ReleaseLater(cleanup.LateCopy)
 	}
 	if !released && h.LostBefore(began, r.Ambiguous) {
@@ -130,7 +131,7 @@ func (h *held) sendRelease(ctx context.Context) (r redisconn.Reply, answered boo
 		Build: func() scripts.Call { return h.kind().release(&h.claim) },
 		Late: func(r redisconn.Reply) {
 			h.wakeNext(r)
-			if r.Err() != nil || h.Ambiguous {
+			if r.Err() != nil || h.ambiguous {
 				h.ReleaseLater(0)
 			}
 		},
@@ -202,7 +203,7 @@ func (h *held) discard() {
 // waiters of other processes get their turn.
 func (h *held) handOver() bool {
 	c, m := h.client(), h.mutex
-	if !h.kind().exclusive || !m.config.renew || h.Ambiguous || h.handoffsLeft == 0 || h.Longest() > 0 ||
+	if !h.kind().exclusive || !m.config.renew || h.ambiguous || h.handoffsLeft == 0 || h.Longest() > 0 ||
 		c.queues.Waiting(m.queueKey(nil)) == 0 || c.clock.Since(h.askedAt) > min(m.config.handoff.time, h.ttl()/8) {
 		return false
 	}

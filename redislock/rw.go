@@ -212,7 +212,7 @@ func (a *acquisition) downgraded(writer *held, r *redisconn.Reply) (err error) {
 	c, req := writer.client(), a.request
 	defer func() {
 		if err != nil {
-			writer.Ambiguous = writer.Ambiguous || a.ambiguous
+			writer.ambiguous = writer.ambiguous || a.ambiguous
 			writer.ReleaseLater(0)
 			c.abandon(&req.claim, a.ambiguous)
 		}
@@ -228,7 +228,7 @@ func (a *acquisition) downgraded(writer *held, r *redisconn.Reply) (err error) {
 		return lostBefore("downgrade", req.name(), errGone)
 	}
 	a.held = c.newHeld(req.claim, r.Ambiguous)
-	if err = c.startLease(a.held, r.SentAt); err == nil && writer.Ambiguous {
+	if err = c.startLease(a.held, r.SentAt); err == nil && writer.ambiguous {
 		writer.ReleaseLater(cleanup.LateCopy)
 	}
 	return err

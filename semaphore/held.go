@@ -19,14 +19,15 @@ import (
 // held are permits in Redis from their grant to their end: what a Grant stands for. It implements hold.Held.
 type held struct {
 	hold.Hold
-	client   *Client
-	name     string
-	ids      []string // idLen bytes each
-	token    int64
-	ttl      time.Duration
-	madeAt   time.Duration // by the clock of the Client
-	reported hold.Reported // to the Stats and the Hooks
-	fair     bool
+	client    *Client
+	name      string
+	ids       []string // idLen bytes each
+	token     int64
+	ttl       time.Duration
+	madeAt    time.Duration // by the clock of the Client
+	reported  hold.Reported // to the Stats and the Hooks
+	fair      bool
+	ambiguous bool // a copy of the request may still be in flight
 
 	unlimited *conventions.End // of a grant of no permits, which has no lease; else nil
 }
@@ -67,7 +68,7 @@ func (h *held) Report(end error) { h.client.monitor.ended(h, end) }
 // ReleaseLater implements hold.Held.
 func (h *held) ReleaseLater(delay time.Duration) {
 	lease := max(h.ttl, h.Longest())
-	h.client.releaseLater(pendingRelease{h.name, h.fair, h.ids}, delay, lease, h.Ambiguous)
+	h.client.releaseLater(pendingRelease{h.name, h.fair, h.ids}, delay, lease, h.ambiguous)
 }
 
 // extend is Grant.Extend.
@@ -112,7 +113,7 @@ func (h *held) free(ctx context.Context) error {
 	c, request := h.client, &releaseRequest{ids: h.ids}
 	began := c.wheel.Now()
 	err := queueRelease(ctx, c, c.leased(h.fair).releases, h.name, request, func(err error) error {
-		if err != nil && !redisconn.WrongKind(err) || h.Ambiguous {
+		if err != nil && !redisconn.WrongKind(err) || h.ambiguous {
 			h.ReleaseLater(0)
 		}
 		return releaseError(h.name, err)

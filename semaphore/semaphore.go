@@ -218,9 +218,9 @@ func (s *Semaphore) report(r *acquireRequest, g *Grant, err error) {
 func (s *Semaphore) newGrant(r *acquireRequest) (*Grant, error) {
 	c := s.client
 	g := &Grant{held{
-		Hold:   hold.Hold{Client: &c.holding, Ambiguous: r.ambiguous},
+		Hold:   hold.Hold{Client: &c.holding},
 		client: c, name: s.name, fair: s.fair, madeAt: c.monitor.clock.Now(),
-		ids: r.ids, token: r.token, ttl: r.lease,
+		ids: r.ids, token: r.token, ttl: r.lease, ambiguous: r.ambiguous,
 	}}
 	h := &g.held
 	if err := h.start(s.config.renew, r.sentAt); err != nil {

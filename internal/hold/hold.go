@@ -35,10 +35,7 @@ type Held interface {
 type Hold struct {
 	*renewal.Lease // has Done, Valid, Deadline, Context and Close, which ends it here and not in Redis
 	Client         *Client
-
-	Ambiguous bool // a copy of the request may still be in flight
-
-	longest Longest // extension that was asked for
+	longest        Longest // extension that was asked for
 }
 
 // Err returns nil while the hold lasts, and why it has ended afterwards.
