@@ -3,7 +3,7 @@ package conventions
 import (
 	"context"
 	"errors"
-	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -38,8 +38,12 @@ func EndingWith(parent, base context.Context) context.Context {
 // End is the end of a hold: it comes once, with its reason, and with it the contexts that Context made end. The zero
 // value has not come. It is safe for concurrent use. By itself it is a hold that only Close ends.
 type End struct {
-	mu     sync.Mutex
-	reason error
+	state atomic.Pointer[endState] // nil until a method but Err and Valid is called: a hold may never need more
+}
+
+// endState is what an End has come to. It does not change.
+type endState struct {
+	reason error        // nil before the end
 	done   *doneContext // nil until Done or Context is called: most holds never need it
 }
 
@@ -59,27 +63,55 @@ type Hold interface {
 }
 
 // Ended returns an End that has come.
-func Ended(reason error) *End { return &End{reason: reason} }
+func Ended(reason error) *End {
+	var e End
+	e.Close(reason)
+	return &e
+}
 
 // Close makes the end come, unless it has, and reports whether it did.
 func (e *End) Close(reason error) (first bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.reason != nil {
+	for {
+		before, s := e.load()
+		if s.reason != nil {
+			return false
+		}
+		if e.change(before, endState{reason, s.done}) {
+			return true
+		}
+	}
+}
+
+// load returns the state. Whoever learns that the end has come also ends the context, so nobody finds one after the
+// other.
+func (e *End) load() (at *endState, s endState) {
+	if at = e.state.Load(); at != nil {
+		s = *at
+		s.endContext()
+	}
+	return at, s
+}
+
+// change replaces the state, unless another call has.
+func (e *End) change(before *endState, to endState) bool {
+	if !e.state.CompareAndSwap(before, &to) {
 		return false
 	}
-	e.reason = reason
-	if e.done != nil {
-		e.done.cancel(reason)
-	}
+	to.endContext()
 	return true
+}
+
+// endContext ends the context if the end has come. It may be called again.
+func (s *endState) endContext() {
+	if s.reason != nil && s.done != nil {
+		s.done.cancel(s.reason)
+	}
 }
 
 // Err returns nil before the end, and its reason afterwards.
 func (e *End) Err() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.reason
+	_, s := e.load()
+	return s.reason
 }
 
 // Valid reports whether the end has not come.
@@ -97,14 +129,14 @@ func (e *End) Context(parent context.Context) context.Context { return EndingWit
 
 // Base returns a context that ends at the end, with its reason as the cause.
 func (e *End) Base() context.Context {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.done == nil {
+	for {
+		before, s := e.load()
+		if s.done != nil {
+			return s.done.ctx
+		}
 		ctx, cancel := context.WithCancelCause(context.Background())
-		e.done = &doneContext{ctx, cancel}
-		if e.reason != nil {
-			cancel(e.reason)
+		if e.change(before, endState{s.reason, &doneContext{ctx, cancel}}) {
+			return ctx
 		}
 	}
-	return e.done.ctx
 }

@@ -3,6 +3,7 @@ package conventions_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -80,4 +81,42 @@ func TestEnd_ComesOnce(t *testing.T) {
 	require.Equal(t, first, end.Err())
 	require.False(t, end.Valid())
 	require.Zero(t, end.Deadline())
+}
+
+func TestEnd_IsTheSameForAll(t *testing.T) {
+	t.Parallel()
+	reasons := []error{errors.New("first"), errors.New("second")}
+	for range 10_000 {
+		var end conventions.End
+		var all sync.WaitGroup
+		closed := make([]bool, len(reasons))
+		ended := func() {
+			for _, ctx := range []context.Context{end.Base(), end.Context(t.Context())} {
+				if end.Err() == nil || ctx.Err() == nil || !errors.Is(context.Cause(ctx), end.Err()) {
+					t.Errorf("the end is %v, and a context ends with %v", end.Err(), context.Cause(ctx))
+				}
+			}
+		}
+		var before context.Context
+		for i, reason := range reasons {
+			all.Go(func() {
+				closed[i] = end.Close(reason)
+				ended()
+			})
+		}
+		all.Go(func() {
+			before = end.Base()
+			for end.Err() == nil {
+				<-before.Done()
+			}
+			if before.Err() == nil {
+				t.Error("Err is set before Done is closed")
+			}
+			ended()
+		})
+		all.Wait()
+		if closed[0] == closed[1] || before != end.Base() {
+			t.Fatal("two ends")
+		}
+	}
 }
