@@ -25,14 +25,13 @@ const (
 
 // Lease is a lease in the care of a Renewer, as Add and Watch return it. It is safe for concurrent use.
 type Lease struct {
-	renewer   *Renewer
-	dest      *Destination // nil: watched only
+	dest      *Destination // of a lease that is only watched: Renewer.watched
 	key, id   string
 	ttl       time.Duration // the TTL that renewals ask for
 	lossError error         // of the Spec
 	onLost    func(error)
 
-	prev, next *Lease // guarded by renewer.mu
+	prev, next *Lease // guarded by the mutex of the Renewer
 	nextDue    *Lease // in the stack of its destination
 
 	// mu guards everything below. While the lease has not ended, exactly one wheel entry is pending, or its
@@ -45,8 +44,13 @@ type Lease struct {
 	renewAt time.Duration // next renewal, counted from sentAt
 	failure error         // the last failure of the backend, unless a renewal has succeeded since
 	timer   wheel.Timer
-	end     conventions.End // comes with the last phase; it has a lock of its own
+	end     conventions.End // comes with the last phase; it needs no lock
 }
+
+func (l *Lease) renewer() *Renewer { return l.dest.renewer }
+
+// renewed reports whether the lease is renewed, not only watched.
+func (l *Lease) renewed() bool { return l.dest.backend != nil }
 
 // Key returns the Key of the Spec.
 func (l *Lease) Key() string { return l.key }
@@ -69,7 +73,7 @@ func (l *Lease) Err() error { return l.end.Err() }
 func (l *Lease) Valid() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.phase != ended && l.leftLocked(l.renewer.now()) > 0
+	return l.phase != ended && l.leftLocked(l.renewer().now()) > 0
 }
 
 // Deadline returns the time at which the lease is lost unless it is renewed before, with the margin already
@@ -109,7 +113,7 @@ func (l *Lease) Close(reason error) bool {
 	closed := l.endLocked(reason)
 	l.mu.Unlock()
 	if closed {
-		l.renewer.forget(l)
+		l.renewer().forget(l)
 	}
 	return closed
 }
@@ -121,7 +125,7 @@ func (l *Lease) Close(reason error) bool {
 // backend must not shorten it either. Prolong does not block.
 func (l *Lease) Prolong(sentAt time.Time, ttl time.Duration) bool {
 	l.mu.Lock()
-	now := l.renewer.now()
+	now := l.renewer().now()
 	var loss error
 	held := l.phase != ended && l.leftLocked(now) > 0
 	switch {
@@ -183,29 +187,29 @@ func (l *Lease) announceLoss(loss error) {
 	if loss == nil {
 		return
 	}
-	l.renewer.forget(l)
+	l.renewer().forget(l)
 	if lost, ok := errors.AsType[*LostError](loss); ok {
-		if l.dest != nil || !errors.Is(lost, ErrExpired) { // a lease without renewal expires as planned
-			l.renewer.config.logger.LogAttrs(context.Background(), slog.LevelWarn, "renewal: lease lost",
+		if l.renewed() || !errors.Is(lost, ErrExpired) { // a lease without renewal expires as planned
+			l.renewer().config.logger.LogAttrs(context.Background(), slog.LevelWarn, "renewal: lease lost",
 				slog.String("key", l.key), slog.String("id", readable(l.id)), slog.Any("error", lost))
 		}
-		l.renewer.counts.lost()
-		if hook := l.renewer.config.hooks.Lost; hook != nil {
-			l.renewer.call(hook, Event{Key: l.key, ID: l.id, Leases: 1, Err: loss})
+		l.renewer().counts.lost()
+		if hook := l.renewer().config.hooks.Lost; hook != nil {
+			l.renewer().call(hook, Event{Key: l.key, ID: l.id, Leases: 1, Err: loss})
 		}
 	}
 	if l.onLost != nil {
-		usercode.Here(func() { l.onLost(loss) }, l.renewer.panicked)
+		usercode.Here(func() { l.onLost(loss) }, l.renewer().panicked)
 	}
 }
 
 // lifetimeLocked returns how long after sentAt the holder may rely on the lease.
-func (l *Lease) lifetimeLocked() time.Duration { return lifetime(l.lasts, l.renewer.tick) }
+func (l *Lease) lifetimeLocked() time.Duration { return lifetime(l.lasts, l.renewer().tick) }
 
 func (l *Lease) deadlineLocked() time.Time { return l.sentAt.Add(l.lifetimeLocked()) }
 
 // ageLocked returns the time from sentAt to now, including suspends.
-func (l *Lease) ageLocked(now time.Time) time.Duration { return l.renewer.clock.Since(l.sentAt, now) }
+func (l *Lease) ageLocked(now time.Time) time.Duration { return l.renewer().clock.Since(l.sentAt, now) }
 
 // leftLocked returns how long the holder may still rely on the lease; if it is not positive, the lease is over.
 func (l *Lease) leftLocked(now time.Time) time.Duration { return l.lifetimeLocked() - l.ageLocked(now) }
@@ -213,7 +217,7 @@ func (l *Lease) leftLocked(now time.Time) time.Duration { return l.lifetimeLocke
 // prolongLocked sets the term unless the present one lasts longer.
 func (l *Lease) prolongLocked(sentAt time.Time, ttl time.Duration) {
 	later := l.ageLocked(sentAt)
-	if later+lifetime(ttl, l.renewer.tick) > l.lifetimeLocked() {
+	if later+lifetime(ttl, l.renewer().tick) > l.lifetimeLocked() {
 		l.renewAt -= later
 		l.sentAt, l.lasts = sentAt, ttl
 	}
@@ -222,7 +226,7 @@ func (l *Lease) prolongLocked(sentAt time.Time, ttl time.Duration) {
 func (l *Lease) start() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.renewer.now()
+	now := l.renewer().now()
 	var err error
 	if l.leftLocked(now) <= 0 {
 		err = l.lostErrorLocked(ErrExpired)
@@ -243,7 +247,7 @@ func (l *Lease) tick(stopped error) {
 		return
 	}
 	l.mu.Lock()
-	now := l.renewer.now()
+	now := l.renewer().now()
 	due, loss := l.tickLocked(now)
 	l.mu.Unlock()
 	l.announceLoss(loss)
@@ -260,7 +264,7 @@ func (l *Lease) tickLocked(now time.Time) (due bool, loss error) {
 	if l.leftLocked(now) <= 0 {
 		return false, l.loseLocked(ErrExpired)
 	}
-	due = l.dest != nil && l.phase == idle && l.ageLocked(now) >= l.renewAt-window(l.ttl)
+	due = l.renewed() && l.phase == idle && l.ageLocked(now) >= l.renewAt-window(l.ttl)
 	if due {
 		l.phase = queued
 	}
@@ -272,7 +276,7 @@ func (l *Lease) tickLocked(now time.Time) (due bool, loss error) {
 
 // armLocked schedules the next entry; none may be pending.
 func (l *Lease) armLocked(now time.Time) (err error) {
-	l.timer, err = wheelentry.AfterFunc(l.renewer.wheel, l.nextEntryLocked(now), l.tick)
+	l.timer, err = wheelentry.AfterFunc(l.renewer().wheel, l.nextEntryLocked(now), l.tick)
 	return err
 }
 
@@ -281,8 +285,8 @@ func (l *Lease) rearmLocked(now time.Time) { l.timer.Reschedule(l.nextEntryLocke
 
 func (l *Lease) nextEntryLocked(now time.Time) time.Duration {
 	d := l.leftLocked(now)
-	if l.dest != nil && l.phase == idle {
-		d = min(d, slot(now.Sub(l.renewer.origin), l.renewAt-l.ageLocked(now), window(l.ttl)))
+	if l.renewed() && l.phase == idle {
+		d = min(d, slot(now.Sub(l.renewer().origin), l.renewAt-l.ageLocked(now), window(l.ttl)))
 	}
 	return max(d, 0)
 }
@@ -292,7 +296,7 @@ func (l *Lease) nextEntryLocked(now time.Time) time.Duration {
 // virtual machine that no other clock has counted: only the answer to a renewal tells whether the lease still
 // exists. It is called once for each answer and for each step, so a renewal that fails is retried at the usual pace.
 func (l *Lease) hurryAfterStepLocked(sentAt, now time.Time) {
-	if l.phase == idle && l.renewer.clock.Ahead(sentAt, now) > margin(l.lasts, l.renewer.tick) {
+	if l.phase == idle && l.renewer().clock.Ahead(sentAt, now) > margin(l.lasts, l.renewer().tick) {
 		l.renewAt = 0
 	}
 }
@@ -304,7 +308,7 @@ func (l *Lease) recheck() {
 	if l.phase == ended {
 		return
 	}
-	now := l.renewer.now()
+	now := l.renewer().now()
 	l.hurryAfterStepLocked(l.sentAt, now)
 	l.rearmLocked(now)
 }
@@ -328,13 +332,13 @@ func (l *Lease) finishCall(o Outcome, sentAt time.Time, failure error) (renewed 
 	renewed, loss := l.finishCallLocked(o, sentAt, failure)
 	l.mu.Unlock()
 	if loss != nil {
-		usercode.Apart(func() { l.announceLoss(loss) }, l.renewer.panicked)
+		usercode.Apart(func() { l.announceLoss(loss) }, l.renewer().panicked)
 	}
 	return renewed
 }
 
 func (l *Lease) finishCallLocked(o Outcome, sentAt time.Time, failure error) (renewed bool, loss error) {
-	now := l.renewer.now()
+	now := l.renewer().now()
 	switch {
 	case l.phase != sent:
 		return false, nil

@@ -26,6 +26,8 @@ type Renewer struct {
 	origin time.Time // slots count from here
 	counts counts
 
+	watched Destination // of the leases that Watch tracks: it has no backend
+
 	gate gate.Gate // entered by the goroutines that talk to a backend, which are its Workers
 
 	// The mutexes of a Renewer, its Destinations and its Leases are never held together, and none is held while
@@ -50,6 +52,7 @@ func New(w *wheel.Wheel, opts ...Option) (*Renewer, error) {
 	r.clock = clock.New(clock.Reader(w.Now))
 	r.gate.Workers = gate.NewWorkers(w)
 	r.ctx, r.cancel = context.WithCancel(context.Background())
+	r.watched.renewer = r
 	r.leases.prev, r.leases.next = &r.leases, &r.leases
 	return r, nil
 }
@@ -105,7 +108,7 @@ func (r *Renewer) Destination(b Backend) (*Destination, error) {
 
 // Watch tracks the deadline of a lease without renewing it. It does not block. Its errors are those of
 // Destination.Add.
-func (r *Renewer) Watch(s Spec) (*Lease, error) { return r.add(nil, s) }
+func (r *Renewer) Watch(s Spec) (*Lease, error) { return r.watched.Add(s) }
 
 // Len returns the number of leases that have not ended.
 func (r *Renewer) Len() int {
@@ -136,10 +139,10 @@ func (r *Renewer) add(d *Destination, s Spec) (*Lease, error) {
 		return nil, err
 	}
 	l := &Lease{
-		renewer: r, dest: d, key: s.Key, id: s.ID, ttl: s.TTL, lossError: s.Lost, onLost: s.OnLost,
+		dest: d, key: s.Key, id: s.ID, ttl: s.TTL, lossError: s.Lost, onLost: s.OnLost,
 		sentAt: s.SentAt, lasts: s.TTL,
 	}
-	if d != nil {
+	if l.renewed() {
 		l.renewAt = firstRenewal(s.TTL, rand.Float64())
 	}
 	if !r.enlist(l) {
