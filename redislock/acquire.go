@@ -44,7 +44,7 @@ type acquisition struct {
 }
 
 func (m *Mutex) newAcquisition(ctx context.Context, waits bool) *acquisition {
-	return &acquisition{mutex: m, ctx: ctx, began: m.client.clock.Now(), request: m.newRequest(waits)}
+	return &acquisition{mutex: m, ctx: ctx, began: m.client().clock.Now(), request: m.newRequest(waits)}
 }
 
 // newPartAcquisition returns the acquisition of the part of a Quorum's hold on a server.
@@ -56,12 +56,12 @@ func (m *Mutex) newPartAcquisition(ctx context.Context, hold string, server int)
 }
 
 // took returns the time since the call began.
-func (a *acquisition) took() time.Duration { return a.mutex.client.clock.Since(a.began) }
+func (a *acquisition) took() time.Duration { return a.mutex.client().clock.Since(a.began) }
 
 // newRequest returns a request with a new id.
 func (m *Mutex) newRequest(waits bool) *request {
-	m.client.longest.Raise(m.config.firstLease())
-	return &request{claim: claim{mutex: m, id: m.client.ids.next() + m.config.metadata + m.kind.mark}, waits: waits}
+	m.client().longest.Raise(m.config.firstLease())
+	return &request{claim: claim{mutex: m, id: m.client().ids.next() + m.config.metadata + m.kind.mark}, waits: waits}
 }
 
 // nextRequest returns the request of the next attempt.
@@ -69,7 +69,7 @@ func (a *acquisition) nextRequest() *request {
 	r := a.mutex.newRequest(a.request.waits)
 	r.regains = a.request.regains
 	if a.part != "" {
-		r.id = a.part + "." + strconv.FormatUint(a.mutex.client.ids.number(), 10) + a.mutex.config.metadata
+		r.id = a.part + "." + strconv.FormatUint(a.mutex.client().ids.number(), 10) + a.mutex.config.metadata
 	}
 	return r
 }
@@ -152,7 +152,7 @@ func (a *acquisition) hasBegun() bool { return a.begun || a.refusal.Load() != ni
 
 // endures reports whether an acquisition that waits goes on after a failed call.
 func (a *acquisition) endures(r *redisconn.Reply) bool {
-	return r.Err() != nil && a.trouble.Endures(r.Err(), a.mutex.client.wheel.Now(), a.mutex.config.firstLease())
+	return r.Err() != nil && a.trouble.Endures(r.Err(), a.mutex.client().wheel.Now(), a.mutex.config.firstLease())
 }
 
 // refuse records for the waiters of a queue that the lock is held.
@@ -217,7 +217,7 @@ func (a *acquisition) result(r *redisconn.Reply) (*held, error) {
 		return nil, err
 	}
 	if taken || a.ambiguous || a.enqueuedInRedis {
-		m.client.abandon(&a.request.claim, a.ambiguous)
+		m.client().abandon(&a.request.claim, a.ambiguous)
 	}
 	a.request, a.ambiguous, a.enqueuedInRedis = a.nextRequest(), false, false
 	if !errors.Is(err, renewal.ErrExpired) {
@@ -232,7 +232,7 @@ func (a *acquisition) result(r *redisconn.Reply) (*held, error) {
 // takeGrant reads the reply. If Redis has granted the lock, which it also reports, it makes the hold and starts its
 // lease.
 func (a *acquisition) takeGrant(r *redisconn.Reply) (h *held, taken bool, err error) {
-	m, c := a.mutex, a.mutex.client
+	m, c := a.mutex, a.mutex.client()
 	if a.request.regains && forcedAway(r) {
 		return nil, false, errForced
 	}

@@ -14,7 +14,7 @@ import (
 
 // askReplicated asks for the lock and then, on the same connection, for the confirmation of replicas.
 func (a *acquisition) askReplicated(ctx context.Context) *redis.Cmd {
-	c, want := a.mutex.client, a.mutex.config.replicas
+	c, want := a.mutex.client(), a.mutex.config.replicas
 	what := a.request.kind().acquire(a.request)
 	node, err := redisconn.Node(c.redis.Base, a.mutex.name)
 	if errors.Is(err, redisconn.ErrNodes) {
@@ -44,7 +44,7 @@ func (a *acquisition) askReplicated(ctx context.Context) *redis.Cmd {
 // is released in the background.
 func (a *acquisition) ask(ctx context.Context) (h *held, answered bool, err error) {
 	for {
-		r, answered := a.mutex.client.redis.Sender.Do(ctx, a.call(func(r redisconn.Reply) {
+		r, answered := a.mutex.client().redis.Sender.Do(ctx, a.call(func(r redisconn.Reply) {
 			if h, err := a.result(&r); err == nil {
 				h.discard()
 			}
@@ -60,7 +60,7 @@ func (a *acquisition) ask(ctx context.Context) (h *held, answered bool, err erro
 
 // askFor is ask without blocking. It calls done with the outcome, on another goroutine. done must not block.
 func (a *acquisition) askFor(done func(*held, error)) {
-	a.mutex.client.redis.Sender.Go(a.ctx, a.call(func(r redisconn.Reply) {
+	a.mutex.client().redis.Sender.Go(a.ctx, a.call(func(r redisconn.Reply) {
 		h, err := a.result(&r)
 		if errors.Is(err, errTooSlow) {
 			a.askFor(done)

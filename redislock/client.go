@@ -149,9 +149,9 @@ func (c *Client) newMutex(k *kind, name string, opts []LockOption) *Mutex {
 		err = errMinHold
 	}
 	if err != nil {
-		config = &sharedConfig{err: err}
+		config = &sharedConfig{client: c, err: err}
 	}
-	return &Mutex{client: c, kind: k, name: name, config: config}
+	return &Mutex{kind: k, name: name, config: config}
 }
 
 // Close releases all held locks as Unlock does, ends waiting calls with ErrClosed, and blocks until the Client has

@@ -38,7 +38,7 @@ func (c *Client) newComposite(name string, need int, parts []part, g *gate.Gate)
 	made := &composite{
 		need: need, gate: g, parts: parts, lost: make(map[part]bool), vacant: make(map[*vacancy]struct{}),
 	}
-	made.mutex, made.madeAt = &Mutex{client: c, kind: multi, name: name}, c.clock.Now()
+	made.mutex, made.madeAt = &Mutex{kind: multi, name: name, config: c.defaults}, c.clock.Now()
 	made.lock.body = made
 	return made
 }

@@ -113,7 +113,7 @@ type request struct {
 	waits          bool  // the call waits if it is refused; false for TryLock
 }
 
-func (c *claim) client() *Client    { return c.mutex.client }
+func (c *claim) client() *Client    { return c.mutex.client() }
 func (c *claim) kind() *kind        { return c.mutex.kind }
 func (c *claim) name() string       { return c.mutex.name }
 func (c *claim) ttl() time.Duration { return c.mutex.config.lease }
@@ -130,7 +130,7 @@ func (c *claim) forcedKey() string {
 }
 
 // verb is the command that publishes a release.
-func (c *claim) verb() any { return c.mutex.client.redis.Channels.Verb() }
+func (c *claim) verb() any { return c.mutex.client().redis.Channels.Verb() }
 
 // queuesInRedis reports whether the waiters have a queue in Redis.
 func (k *kind) queuesInRedis() bool { return k.leave != nil }

@@ -38,7 +38,7 @@ func (m *Mutex) Lead(ctx context.Context, f func(context.Context) error) error {
 	case m.Err() == nil && m.kind == reading:
 		return argument.Error("lock", scripts.Quote(m.name), "its readers do not exclude each other")
 	}
-	c := m.client
+	c := m.client()
 	for {
 		led := false
 		err := m.Do(ctx, func(ctx context.Context) error {

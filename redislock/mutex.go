@@ -14,11 +14,12 @@ import (
 // A hold belongs to the *Lock that Lock or TryLock returned, not to a goroutine. A second Lock waits, also on
 // the goroutine that holds the first, unless both calls have the same Owner.
 type Mutex struct {
-	client *Client
 	kind   *kind
 	name   string
 	config *sharedConfig
 }
+
+func (m *Mutex) client() *Client { return m.config.client }
 
 // Name returns the name of the lock.
 func (m *Mutex) Name() string { return m.name }
@@ -39,7 +40,7 @@ func (m *Mutex) tryLock(ctx context.Context) (part, error) {
 	if reentered, err := m.enterOrReenter(ctx); reentered != nil || err != nil {
 		return reentered, err
 	}
-	c := m.client
+	c := m.client()
 	defer c.gate.Leave()
 	a := m.newAcquisition(ctx, false)
 	h, answered, err := a.ask(ctx)
@@ -72,9 +73,9 @@ func (m *Mutex) lock(ctx context.Context, begun bool) (part, error) {
 	if reentered, err := m.enterOrReenter(ctx); reentered != nil || err != nil {
 		return reentered, err
 	}
-	defer m.client.gate.Leave()
+	defer m.client().gate.Leave()
 	a, key := m.enqueue(ctx, begun)
-	_, err := m.client.queues.Wait(ctx, key, a)
+	_, err := m.client().queues.Wait(ctx, key, a)
 	return m.finish(ctx, a, err)
 }
 
@@ -92,21 +93,21 @@ func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func
 // lockFunc is LockFunc.
 func (m *Mutex) lockFunc(ctx context.Context, begun bool, f func(part, error)) (cancel func()) {
 	if reentered, err := m.enterOrReenter(ctx); reentered != nil || err != nil {
-		go m.client.monitor.callback(func() { f(reentered, err) })
+		go m.client().monitor.callback(func() { f(reentered, err) })
 		return func() {}
 	}
 	a, key := m.enqueue(ctx, begun)
-	drop := m.client.queues.WaitFunc(ctx, key, a, func(_ *acquisition, err error) {
+	drop := m.client().queues.WaitFunc(ctx, key, a, func(_ *acquisition, err error) {
 		p, err := m.finish(ctx, a, err)
-		m.client.gate.Leave()
-		m.client.monitor.callback(func() { f(p, err) })
+		m.client().gate.Leave()
+		m.client().monitor.callback(func() { f(p, err) })
 	})
 	return func() {
 		if drop() {
 			err := operationError("lock", m.name, context.Canceled)
-			m.client.monitor.failed(ctx, m.kind, m.name, a.took(), err)
-			m.client.gate.Leave()
-			go m.client.monitor.callback(func() { f(nil, err) })
+			m.client().monitor.failed(ctx, m.kind, m.name, a.took(), err)
+			m.client().gate.Leave()
+			go m.client().monitor.callback(func() { f(nil, err) })
 		}
 	}
 }
@@ -121,7 +122,7 @@ func (m *Mutex) lockFunc(ctx context.Context, begun bool, f func(part, error)) (
 // ended before it learned of the loss. Lock may return these two as well: to know whether f was called, let f set a
 // variable. A release that fails is logged and retried in the background; it is no error of Do.
 func (m *Mutex) Do(ctx context.Context, f func(context.Context) error) error {
-	return do(ctx, m.client, m.Lock, f)
+	return do(ctx, m.client(), m.Lock, f)
 }
 
 // FromContext returns the Lock of this Mutex whose Do, Lead or Context made ctx or an ancestor of ctx; the innermost if
@@ -142,12 +143,12 @@ func (m *Mutex) FromContext(ctx context.Context) *Lock {
 
 // enter checks the arguments and enters the gate.
 func (m *Mutex) enter(ctx context.Context) error {
-	return admit(ctx, &m.client.gate, m.name, m.config.err)
+	return admit(ctx, &m.client().gate, m.name, m.config.err)
 }
 
 // enterOrReenter enters the gate for a call, or returns another entry of a hold of the context's Owner.
 func (m *Mutex) enterOrReenter(ctx context.Context) (part, error) {
-	c := m.client
+	c := m.client()
 	if err := m.enter(ctx); err != nil {
 		c.monitor.refused(ctx, &c.gate, m.kind, m.name, err)
 		return nil, err
@@ -164,13 +165,13 @@ func (m *Mutex) enterOrReenter(ctx context.Context) (part, error) {
 
 // finish turns the outcome of an acquisition into the results for its caller.
 func (m *Mutex) finish(ctx context.Context, a *acquisition, err error) (part, error) {
-	monitor, took := &m.client.monitor, a.took()
+	monitor, took := &m.client().monitor, a.took()
 	if err == nil {
 		h := a.held
 		if h.handedOver && !a.contended {
 			monitor.contended(ctx, m.kind, &LockedError{Name: m.name}, took)
 		}
-		m.client.limit(h, h.mutex.config.maxHold)
+		m.client().limit(h, h.mutex.config.maxHold)
 		monitor.acquired(ctx, h, took)
 		return ownerOf(ctx).register(h), nil
 	}

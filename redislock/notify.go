@@ -141,7 +141,7 @@ func (c *Client) checkBatch(holds []*held) {
 // of the loss at their next renewal.
 func (m *Mutex) notify(ids []string) {
 	const idsPerMessage = 100
-	c, byClient := m.client, make(map[string][]string)
+	c, byClient := m.client(), make(map[string][]string)
 	for _, id := range ids {
 		if client, _, ok := strings.Cut(id, ":"); ok {
 			byClient[client] = append(byClient[client], id)

@@ -48,8 +48,9 @@ type lockConfig struct {
 // firstLease is the lease that an acquisition asks for. Renewals ask for lease and never shorten it.
 func (c *lockConfig) firstLease() time.Duration { return max(c.lease, c.minHold) }
 
-// sharedConfig is the configuration of all locks with equal options. It never changes.
+// sharedConfig is the configuration of all locks of a Client with equal options. It never changes.
 type sharedConfig struct {
+	client *Client
 	lockConfig
 	err    error // for the name or an option of one Mutex; nothing else is set then
 	handle unique.Handle[lockConfig]
@@ -306,15 +307,15 @@ func newConfig(opts []Option) (config, error) {
 
 // setLockDefaults applies WithLockDefaults.
 func (c *Client) setLockDefaults(opts []LockOption) (err error) {
-	c.defaults = share(lockConfig{lease: DefaultLease, renew: true, handoff: handoff{100, 20 * time.Millisecond}})
+	c.defaults = c.share(lockConfig{lease: DefaultLease, renew: true, handoff: handoff{100, 20 * time.Millisecond}})
 	if len(opts) > 0 {
 		c.defaults, err = c.lockConfig(opts)
 	}
 	return err
 }
 
-func share(c lockConfig) *sharedConfig {
-	return &sharedConfig{lockConfig: c, handle: unique.Make(c), millis: redisconn.Millis(c.firstLease())}
+func (c *Client) share(l lockConfig) *sharedConfig {
+	return &sharedConfig{client: c, lockConfig: l, handle: unique.Make(l), millis: redisconn.Millis(l.firstLease())}
 }
 
 // lockConfig applies the options to the defaults. Locks that are made in succession with equal options share
@@ -339,7 +340,7 @@ func (c *Client) lockConfig(opts []LockOption) (*sharedConfig, error) {
 	if last := c.lastConfig.Load(); last != nil && last.lockConfig == made {
 		return last, nil
 	}
-	config := share(made)
+	config := c.share(made)
 	c.lastConfig.Store(config)
 	return config, nil
 }

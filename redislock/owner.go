@@ -63,7 +63,7 @@ func (m *Mutex) reenter(ctx context.Context) (part, error) {
 	defer o.mu.Unlock()
 	h := o.held[m.owned()]
 	if h == nil && m.kind.within != nil {
-		h = o.held[ownedLock{m.client, m.kind.within, m.name}]
+		h = o.held[ownedLock{m.client(), m.kind.within, m.name}]
 	}
 	switch {
 	case h == nil && o.readsLocked(m):
@@ -81,7 +81,7 @@ func (m *Mutex) reenter(ctx context.Context) (part, error) {
 // readsLocked reports whether the Owner holds the read lock whose writer's side is m.
 func (o *Owner) readsLocked(m *Mutex) bool {
 	for k := range o.held {
-		if k.client == m.client && k.name == m.name && k.kind.within == m.kind {
+		if k.client == m.client() && k.name == m.name && k.kind.within == m.kind {
 			return true
 		}
 	}
@@ -107,9 +107,9 @@ func (o *Owner) register(h *held) part {
 // owned returns the key of a lock in its Owner. A fair lock is the plain lock of its name.
 func (m *Mutex) owned() ownedLock {
 	if m.kind == fair {
-		return ownedLock{m.client, plain, m.name}
+		return ownedLock{m.client(), plain, m.name}
 	}
-	return ownedLock{m.client, m.kind, m.name}
+	return ownedLock{m.client(), m.kind, m.name}
 }
 
 // entry returns a new entry of the hold.

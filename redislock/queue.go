@@ -146,7 +146,7 @@ func (m *Mutex) enqueue(ctx context.Context, begun bool) (*acquisition, queueKey
 	a := m.newAcquisition(ctx, true)
 	a.begun = begun
 	key := m.queueKey(a.request)
-	if head, ok := m.client.queues.First(key); ok {
+	if head, ok := m.client().queues.First(key); ok {
 		a.refusal.Store(head.refusal.Load())
 	}
 	return a, key

@@ -81,7 +81,7 @@ func (v *vacancy) ask(stopped error) {
 	if stopped != nil || !v.round.won.wants(v) {
 		return
 	}
-	m, c := v.mutex(), v.mutex().client
+	m, c := v.mutex(), v.mutex().client()
 	if v.round.quorum.stuck[v.server].Load() >= maxStuck {
 		v.wait()
 		return

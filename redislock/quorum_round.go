@@ -62,7 +62,7 @@ func (r *quorumRound) start(timeout time.Duration) {
 	r.limit = limit
 	r.mu.Unlock()
 	for i, part := range r.mutex.parts {
-		c := part.client
+		c := part.client()
 		switch {
 		case r.quorum.stuck[i].Load() >= maxStuck:
 			r.record(i, nil, errStuck)

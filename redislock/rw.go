@@ -130,7 +130,7 @@ func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 		return nil, ErrNotHeld
 	}
 	writer := l.body.known()
-	if writer.kind() != writing || writer.name() != rw.write.name || writer.client() != m.client {
+	if writer.kind() != writing || writer.name() != rw.write.name || writer.client() != m.client() {
 		return nil, argument.Error("lock", writer.name(), "is not a writer of "+m.name)
 	}
 	var owner *Owner
@@ -139,7 +139,7 @@ func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 			return nil, argument.Error("lock", writer.name(), "its owner has locked it more than once")
 		}
 	}
-	c := m.client
+	c := m.client()
 	if err := m.enter(ctx); err != nil {
 		c.monitor.refused(ctx, &c.gate, reading, m.name, err)
 		return nil, err
@@ -157,7 +157,7 @@ func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 }
 
 func (rw *RWMutex) downgrade(ctx context.Context, l *Lock, a *acquisition) error {
-	m, c := rw.read, rw.read.client
+	m, c := rw.read, rw.read.client()
 	var writer *held
 	switch b := l.body.(type) {
 	case *held:

@@ -118,7 +118,7 @@ func (m *Mutex) State(ctx context.Context) (State, error) {
 		token = pipe.Get(context.Background(), scripts.LockFence(m.name))
 		return pipe
 	}
-	rdb := m.client.redis.Client
+	rdb := m.client().redis.Client
 	read := func() error {
 		_, err := queue(rdb.TxPipeline()).Exec(context.Background())
 		switch {
@@ -137,10 +137,10 @@ func (m *Mutex) State(ctx context.Context) (State, error) {
 	_, err := m.admin(ctx, "state of", func() result {
 		err := read()
 		for redisconn.Migrating(err) {
-			if m.client.gate.Closed() {
+			if m.client().gate.Closed() {
 				return result{err: ErrClosed}
 			}
-			if err := wheelentry.Sleep(ctx, m.client.wheel, migrationPause); err != nil {
+			if err := wheelentry.Sleep(ctx, m.client().wheel, migrationPause); err != nil {
 				return result{err: err}
 			}
 			err = read()
@@ -231,7 +231,7 @@ func (m *Mutex) markForced(id string) error {
 		return nil
 	}
 	key := (&claim{mutex: m, id: id}).forcedKey()
-	return m.client.redis.Client.Set(context.Background(), key, 1, forcedFor).Err()
+	return m.client().redis.Client.Set(context.Background(), key, 1, forcedFor).Err()
 }
 
 // readForced reads the reply of a force script: the ids to notify, or the part to mark first, which is not the one that
@@ -266,7 +266,7 @@ func readForced(r *redisconn.Reply, marked string) (freed bool, ids []string, pa
 
 // do sends a call for the lock.
 func (m *Mutex) do(ctx context.Context, build func() scripts.Call) (r redisconn.Reply, answered bool) {
-	return m.client.redis.Sender.Do(ctx, calls.Request{Key: m.name, Build: build})
+	return m.client().redis.Sender.Do(ctx, calls.Request{Key: m.name, Build: build})
 }
 
 type result struct {
@@ -279,7 +279,7 @@ func (m *Mutex) admin(ctx context.Context, operation string, f func() result) (b
 	if err := m.enter(ctx); err != nil {
 		return false, err
 	}
-	c := m.client
+	c := m.client()
 	defer c.gate.Leave()
 	r, answered := gate.Await(&c.gate, ctx.Done(), f)
 	if !answered {
