@@ -252,7 +252,7 @@ func lateCopyOfAClaim(t *testing.T, w *world) {
 		args := []any{number, day, lease, 8, 5_000, 3, 100, 1000 * day, day, "PUBLISH", scripts.DelayChannel("orders"), 8, 2, "", "", 0, ""}
 		reply, err := scripts.DelayWork.Run(w.ctx, w.other, keys, args...).Slice()
 		require.NoError(t, err)
-		return reply[7:]
+		return reply[8:]
 	}
 	require.Empty(t, claim(1))
 	require.Empty(t, claim(2))

@@ -123,7 +123,7 @@ func (p *process) work(number, wanted int, ends ...any) (recorded int64, found [
 	p.next = time.Duration(reply[0].(int64) * 1000)
 	p.read, p.careful, p.reports = reply[2].(int64), reply[3] == int64(1), reply[4].(string)
 	p.overdue = -time.Duration(reply[5].(int64) * 1000)
-	for fields := reply[7:]; len(fields) > 0; fields = fields[7:] {
+	for fields := reply[8:]; len(fields) > 0; fields = fields[7:] {
 		token, err := strconv.ParseInt(fields[5].(string), 10, 64)
 		require.NoError(p.t, err)
 		found = append(found, claimedTask{

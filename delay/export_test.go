@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/clock"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -101,3 +103,12 @@ func (s *solo) Waits() bool                       { return s.waits() }
 
 // AttemptAfter returns an attempt of a task after some losses.
 func AttemptAfter(losses int) *attempt { return &attempt{Task: Task{Losses: losses}} }
+
+// DueOfClaimed returns when a task that a reply claims is due, by the clock of the process.
+func DueOfClaimed(server *clock.Server, r redisconn.Reply, came time.Time) (time.Time, error) {
+	reply, err := readClaim(&r, server, came)
+	if err != nil || len(reply.found) != 1 {
+		return time.Time{}, err
+	}
+	return reply.found[0].due, nil
+}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/clock"
 	"github.com/cogwheel-go/cogwheel/internal/conventions"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
@@ -37,8 +38,9 @@ type server struct {
 	handle  func(context.Context, *Task) error
 	ctx     context.Context //nolint:containedctx // of handlers
 
-	answered bool                // Redis has answered a call; readWork alone uses this, and trouble
+	answered bool                // Redis has answered a call; readWork alone uses this, trouble and clock
 	trouble  redisconn.Endurance // of calls that fail
+	clock    clock.Server
 
 	mu sync.Mutex // guards the fields below
 	waiting
@@ -322,32 +324,6 @@ func (s *server) forgetLocked(a *attempt) {
 	if a.lease != nil {
 		a.lease.Close(nil)
 	}
-}
-
-// recordedLocked notes that Redis has read the ends of a call, but those from a number on. It returns the attempts that
-// were the last of their tasks.
-func (s *server) recordedLocked(call *claim, read int) (exhausted []*attempt) {
-	var rest []note
-	for _, e := range call.notes {
-		switch {
-		case e.outcome == begun:
-			if a := e.attempt; a.alone() && !a.ended && a.began.IsZero() {
-				_ = s.beginInTimeLocked(a) // or it is handed back
-			}
-		case read > 0:
-			read--
-			s.forgetLocked(e.attempt)
-			if e.outcome == OutcomeExhausted {
-				exhausted = append(exhausted, e.attempt)
-			}
-		default:
-			rest = append(rest, e)
-		}
-	}
-	if len(rest) > 0 {
-		s.notes = append(rest, s.notes...)
-	}
-	return exhausted
 }
 
 // end ends all leases. Those of tasks whose ends were not recorded end in Redis.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/clock"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
@@ -61,7 +62,8 @@ func (c *Client) buildClaim(name string, batch []*waitqueue.Waiter[*server]) wai
 // readWork begins the tasks that were claimed. After an error the server sends the same call again, so that it gets the
 // tasks whose reply was lost.
 func (c *Client) readWork(s *server, call *claim, r redisconn.Reply) (time.Duration, error) {
-	reply, err := readClaim(&r, c.wheel.Now())
+	came := c.wheel.Now()
+	reply, err := readClaim(&r, &s.clock, came)
 	if err != nil && s.hasLeft() {
 		return waitqueue.AtOnce, nil
 	}
@@ -79,7 +81,7 @@ func (c *Client) readWork(s *server, call *claim, r redisconn.Reply) (time.Durat
 	s.mu.Lock()
 	found := reply.found
 	s.checked, s.paused = true, reply.paused
-	s.oldestDue, s.answeredAt = reply.oldest, reply.at
+	s.oldestDue, s.answeredAt = reply.oldest, came
 	s.more = call.wanted > 0 && len(found) == call.wanted
 	if reply.careful {
 		s.careful = call.firstSentAt.Add(carefully)
@@ -115,15 +117,41 @@ func (c *Client) readWork(s *server, call *claim, r redisconn.Reply) (time.Durat
 	case s.place <= 1 && call.wanted > 0 && waited && (len(found) == 0 || found[0].due.Sub(reply.at) > 2*early):
 		event += rand.N(yielding)
 	}
-	s.nextDue = now.Add(max(time.Millisecond, event-early) + guardAfter(s.place))
+	s.nextDue = now.Add(max(time.Millisecond, reply.at.Add(event-early).Sub(now)) + guardAfter(s.place))
 	if missed != nil {
 		s.heedLocked(*missed)
 	}
-	event = max(time.Millisecond, s.nextDue.Sub(now))
+	event = s.nextDue.Sub(now)
 	if s.place > 0 {
 		event = min(event, s.pollAt.Sub(now))
 	}
-	return event, nil
+	return max(time.Millisecond, event), nil
+}
+
+// recordedLocked notes that Redis has read the ends of a call, but those from a number on. It returns the attempts that
+// were the last of their tasks.
+func (s *server) recordedLocked(call *claim, read int) (exhausted []*attempt) {
+	var rest []note
+	for _, e := range call.notes {
+		switch {
+		case e.outcome == begun:
+			if a := e.attempt; a.alone() && !a.ended && a.began.IsZero() {
+				_ = s.beginInTimeLocked(a) // or it is handed back
+			}
+		case read > 0:
+			read--
+			s.forgetLocked(e.attempt)
+			if e.outcome == OutcomeExhausted {
+				exhausted = append(exhausted, e.attempt)
+			}
+		default:
+			rest = append(rest, e)
+		}
+	}
+	if len(rest) > 0 {
+		s.notes = append(rest, s.notes...)
+	}
+	return exhausted
 }
 
 // placedLocked notes the place in the waiting list that the reply to a call tells.
@@ -153,7 +181,7 @@ func pause() time.Duration { return 100*time.Millisecond + rand.N(400*time.Milli
 
 // claimReply is the reply of delay_work.
 type claimReply struct {
-	at        time.Time     // when it came
+	at        time.Time     // when the script ran, at the latest
 	event     time.Duration // until the next one, or negative
 	read      int           // ends of attempts, from the first one; beginnings do not count
 	careful   bool
@@ -164,30 +192,34 @@ type claimReply struct {
 	found     []*attempt
 }
 
-// readClaim reads the reply of delay_work.
-func readClaim(r *redisconn.Reply, now time.Time) (claimReply, error) {
+// readClaim reads the reply of delay_work that came at an instant.
+func readClaim(r *redisconn.Reply, server *clock.Server, came time.Time) (claimReply, error) {
 	fields, err := r.Slice()
 	if err != nil {
 		return claimReply{}, err
 	}
-	if len(fields) < 7 || len(fields)%7 != 0 {
+	if len(fields) < 8 || len(fields)%7 != 1 {
 		return claimReply{}, r.Unexpected()
 	}
 	read := fieldReader{fields: fields}
-	reply := claimReply{at: now, event: read.micros()}
+	reply := claimReply{event: read.micros()}
 	read.number() // of the ends that were recorded
 	reply.read = int(read.number())
 	flag := read.number()
 	reply.careful, reply.paused = flag == 1, flag == 2
 	incidents, known := readIncidents(read.text())
 	reply.incidents = incidents
-	reply.oldest = now.Add(time.Duration(min(read.number(), int64(MaxDelay/time.Microsecond))) * time.Microsecond)
+	oldest := time.Duration(min(read.number(), int64(MaxDelay/time.Microsecond))) * time.Microsecond
 	reply.place = int(read.number())
+	now := time.Duration(read.number()) * time.Microsecond
+	server.Read(now, r.SentAt, came)
+	reply.at = server.Local(now)
+	reply.oldest = reply.at.Add(oldest)
 	for len(read.fields) > 0 && !read.bad {
 		a := &attempt{}
 		a.ID = read.text()
 		task := read.text()
-		a.due = now.Add(time.Duration(read.number()) * time.Microsecond)
+		a.due = reply.at.Add(time.Duration(read.number()) * time.Microsecond)
 		a.Failures, a.Losses = int(read.number()), int(read.number())
 		a.Token, a.told = read.number(), read.number() == 1
 		a.headers, a.Payload, a.attempts = readTask(task)

@@ -34,6 +34,7 @@ Returns  {us until the next task is due or a lease ends, or -1; number of ends t
           us until the first of the pending tasks that are left is due, negative if it is overdue, 2^52 or more if there is none;
           place of the process in the waiting list, or a larger number if it is behind the first ones, 0 if it has no room and so is not
           in the list, -1 if it cannot be;
+          the server's time, us, to which the times above and below refer;
           and for each claimed task: id, task, us until it is due, failures, losses, token, 1 if it counts as begun; one that runs alone
           comes last}
 Errors   WRONGKIND the token key holds no number
@@ -50,7 +51,8 @@ local first_pause, longest_pause = 1000000, 300000000
 -- include: delay_changes
 -- include: delay_waiting
 local paused = redis.call('HEXISTS', paused_key, '') == 1
-local now, reply, reports = clock_micros(), {-1, 0, 0, paused and 2 or 0, '', 0, -1}, {}
+local now, reply, reports = clock_micros(), {-1, 0, 0, paused and 2 or 0, '', 0, -1, 0}, {}
+reply[8] = now
 local record = redis.call('GET', record_key)
 local last, base, claimed, ends, read, told = string.match(record or '', '^(%d+) (%d+) (%d+) (%d+) ?(%d*) ?(.*)$')
 

@@ -33,7 +33,7 @@
 //     charges were made under another limit, it is not judged until all permits are back.
 //   - Delayed tasks are judged in two steps: what each script did, by the rules of package delay in the order of
 //     execution, and what callers and handlers saw, by what the scripts did. After a loss of data or a step of the
-//     server's clock, contexts may end late, and after a step a task that was claimed before it may be early.
+//     server's clock, contexts may end late, and for a while a task may be early.
 //   - Calls take no processor time, so what is late only on a busy machine is never late here.
 //   - A failover copies all data at one instant, in which the old primary becomes another server without replicas and
 //     the Sentinel names the new one. What the old one executes from then on is not judged; who relies on it is. A

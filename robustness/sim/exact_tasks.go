@@ -369,7 +369,7 @@ func (j *taskJudge) endOf(e *execution, t *taskState, r []string) {
 // claim replays the claims of a call.
 func (j *taskJudge) claim(e *execution) (claims []*taskClaim) {
 	s, now := e.task, e.clock
-	for r := s.reply[7:]; len(r) > 0; r = r[7:] {
+	for r := s.reply[8:]; len(r) > 0; r = r[7:] {
 		t, c := j.task(r[0]), claimOf(e, r)
 		begins := len(claims) < int(s.arg(11)) && t.losses < aloneFrom
 		text := fmt.Sprintf("task %s #%s, token %d", c.id, c.payload, c.token)
@@ -415,7 +415,7 @@ func (j *taskJudge) workAgain(e *execution, last *taskRecord) {
 			want = append(want, fmt.Sprint(c.id, " ", c.token))
 		}
 	}
-	for r := e.task.reply[7:]; len(r) > 0; r = r[7:] {
+	for r := e.task.reply[8:]; len(r) > 0; r = r[7:] {
 		if c := claimOf(e, r); e.clock+number(r[2]) != j.task(c.id).due {
 			j.faultf(e.at, neverEarly, "a copy was told that %s is due in %s us", c.id, r[2])
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/robustness/check"
@@ -195,8 +196,13 @@ func (j *taskJudge) leasesEnd() bool {
 	return j.refused || len(j.Faults) > 0 && (slices.ContainsFunc(j.Faults, ends) || j.outages()+j.slack() > j.Lease/2)
 }
 
-// stepped reports whether the server's clock was moved, or data lost.
+// unnoticed is for how long a process may not notice that the server's clock was set back: until a request that it
+// sends later takes less time to the server than that.
+const unnoticed = int64(5 * time.Second)
+
+// stepped reports whether the server's clock was moved, or data lost, and a process may not have noticed it in time.
 func (j *taskJudge) stepped(from, to int64) bool {
+	from -= unnoticed
 	return slices.ContainsFunc(j.server.lost, func(at int64) bool { return from <= at && at <= to })
 }
 
