@@ -355,7 +355,8 @@ if #ids > 0 then
     local failures, losses = attempt_of(task.attempt)
     local token, begins = instant(base + i), i <= free and losses < alone_from
     add_claimed(id, task.text, task.due - now, failures, losses, token, begins)
-    task.attempt, task.ends = failures .. ':' .. losses .. ':' .. token, begins and ends or ends + 0.5
+    task.attempt = (task.attempt and failures .. ':' .. losses .. ':' or '0:0:') .. token
+    task.ends = begins and ends or ends + 0.5
     task.since, task.due = instant(task.due), false
   end
   records[2] = {token_key, instant(base + #ids), ARGV[9]}
