@@ -2,7 +2,10 @@ package delay
 
 import (
 	"context"
+	"runtime"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/clock"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
@@ -111,4 +114,23 @@ func DueOfClaimed(server *clock.Server, r redisconn.Reply, came time.Time) (time
 		return time.Time{}, err
 	}
 	return reply.found[0].due, nil
+}
+
+// OverdueBehind returns how long a task is overdue, as far as a process knows, a second after a slow reply that put it
+// behind another and told of a task that was due before the reply came.
+func (q *Queue) OverdueBehind(ctx context.Context) (time.Duration, error) {
+	s := q.server(nil)
+	defer s.end()
+	now := q.client.wheel.Now()
+	instant := time.Duration(now.UnixNano()).Truncate(time.Microsecond)
+	s.clock.Read(instant, now, now)
+	cmd := redis.NewCmd(ctx)
+	cmd.SetVal([]any{int64(1e6), int64(0), int64(0), int64(0), "", int64(1000), int64(2), instant.Microseconds()})
+	for q.client.wheel.Now().Sub(now) < 2*time.Millisecond { // the reply is on its way
+		runtime.Gosched()
+	}
+	_, err := q.client.readWork(s, &claim{process: "p"}, redisconn.Reply{Cmd: cmd, SentAt: now})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.overdueLocked(q.client.wheel.Now().Add(time.Second)), err
 }

@@ -60,7 +60,7 @@ type server struct {
 	records    bool                // the next call is to record ends; before claims it claims no tasks
 	nextDue    time.Time           // when the next task is due, as far as this process knows
 	oldestDue  time.Time           // when the first task that no process has claimed is due, likewise
-	answeredAt time.Time           // when Redis answered last
+	answeredAt time.Time           // when the last call that Redis answered ran, at the latest
 	careful    time.Time           // until when tasks are claimed for free workers alone
 	stopped    bool
 	over       bool          // Serve returns; no call follows

@@ -62,8 +62,7 @@ func (c *Client) buildClaim(name string, batch []*waitqueue.Waiter[*server]) wai
 // readWork begins the tasks that were claimed. After an error the server sends the same call again, so that it gets the
 // tasks whose reply was lost.
 func (c *Client) readWork(s *server, call *claim, r redisconn.Reply) (time.Duration, error) {
-	came := c.wheel.Now()
-	reply, err := readClaim(&r, &s.clock, came)
+	reply, err := readClaim(&r, &s.clock, c.wheel.Now())
 	if err != nil && s.hasLeft() {
 		return waitqueue.AtOnce, nil
 	}
@@ -81,7 +80,7 @@ func (c *Client) readWork(s *server, call *claim, r redisconn.Reply) (time.Durat
 	s.mu.Lock()
 	found := reply.found
 	s.checked, s.paused = true, reply.paused
-	s.oldestDue, s.answeredAt = reply.oldest, came
+	s.oldestDue, s.answeredAt = reply.oldest, reply.at
 	s.more = call.wanted > 0 && len(found) == call.wanted
 	if reply.careful {
 		s.careful = call.firstSentAt.Add(carefully)
@@ -159,7 +158,7 @@ func (s *server) placedLocked(call *claim, place int) {
 	if s.place = place; place == unlisted && call.process != "" && !s.asks {
 		s.reached = false // until the channel is subscribed again
 	}
-	s.pollAt = s.queue.client.nextPoll(s.answeredAt)
+	s.pollAt = s.queue.client.nextPoll(s.queue.client.wheel.Now())
 	s.listenLocked()
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/internal/clock"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
 )
 
 // A script that claims many tasks takes a while, and so does its reply. The tasks are not that late.
@@ -32,4 +33,13 @@ func TestQueue_TimesTasksByTheQuickestReply(t *testing.T) {
 	require.Equal(t, exact.Add(time.Millisecond), due(0, time.Millisecond), "it counts from the reply")
 	require.WithinRange(t, due(50*time.Millisecond, 20*time.Millisecond), exact, exact.Add(1100*time.Microsecond))
 	require.Equal(t, exact, due(time.Second, 0))
+}
+
+// A process leaves to one before it in the list what is due after its last call has run, however late the reply comes.
+func TestQueue_ASlowReplyMakesNoTaskOverdue(t *testing.T) {
+	t.Parallel()
+	q := newClient(t, redistest.Shared(t).Client(t)).Queue(redistest.Name(t))
+	overdue, err := q.OverdueBehind(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, overdue)
 }

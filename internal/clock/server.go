@@ -2,7 +2,8 @@ package clock
 
 import "time"
 
-// slew allows that the rates of the clocks differ by 500 ppm: NTP changes that of a clock by no more (RFC 5905).
+// slew is the most by which the rates of the clocks may differ: one in 2000, or 500 ppm, as NTP changes the rate of a
+// clock by no more (RFC 5905).
 const slew = 2000
 
 // Server tells the local time of instants of a server's clock, too late rather than too early. A script reads that

@@ -10,9 +10,9 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/clock"
 )
 
-// The clock of a server whose replies take random times never seems to be further ahead than it is, and is known as
-// exactly as the quick replies tell. At a rate that NTP does not give a clock, it is further ahead by less than the way
-// of a request.
+// Replies take random times. An instant of the server's clock never seems to be earlier than it is, and seems to be
+// later only by what the quick replies take. If NTP does not keep the clocks, it may seem to be earlier by the time
+// that a request takes to the server.
 //
 // Guarantees: D1.
 func TestServer(t *testing.T) {

@@ -51,8 +51,8 @@ local first_pause, longest_pause = 1000000, 300000000
 -- include: delay_changes
 -- include: delay_waiting
 local paused = redis.call('HEXISTS', paused_key, '') == 1
-local now, reply, reports = clock_micros(), {-1, 0, 0, paused and 2 or 0, '', 0, -1, 0}, {}
-reply[8] = now
+local now = clock_micros()
+local reply, reports = {-1, 0, 0, paused and 2 or 0, '', 0, -1, now}, {}
 local record = redis.call('GET', record_key)
 local last, base, claimed, ends, read, told = string.match(record or '', '^(%d+) (%d+) (%d+) (%d+) ?(%d*) ?(.*)$')
 
