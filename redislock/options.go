@@ -52,7 +52,7 @@ func (c *lockConfig) firstLease() time.Duration { return max(c.lease, c.minHold)
 type sharedConfig struct {
 	client *Client
 	lockConfig
-	err    error // for the name or an option of one Mutex; nothing else is set then
+	err    error // for the name or an option of one Mutex; only the Client is set then
 	handle unique.Handle[lockConfig]
 	millis any // the first lease, rounded up, as an argument of scripts
 }

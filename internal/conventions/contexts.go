@@ -38,7 +38,7 @@ func EndingWith(parent, base context.Context) context.Context {
 // End is the end of a hold: it comes once, with its reason, and with it the contexts that Context made end. The zero
 // value has not come. It is safe for concurrent use. By itself it is a hold that only Close ends.
 type End struct {
-	state atomic.Pointer[endState] // nil until a method but Err and Valid is called: a hold may never need more
+	state atomic.Pointer[endState] // nil until Close, Done or a context is asked for
 }
 
 // endState is what an End has come to. It does not change.
@@ -82,8 +82,7 @@ func (e *End) Close(reason error) (first bool) {
 	}
 }
 
-// load returns the state. Whoever learns that the end has come also ends the context, so nobody finds one after the
-// other.
+// load returns the state. If the end has come, it ends the context too: no caller learns of the one before the other.
 func (e *End) load() (at *endState, s endState) {
 	if at = e.state.Load(); at != nil {
 		s = *at
