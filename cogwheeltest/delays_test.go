@@ -244,7 +244,7 @@ func taskOfLostReplies(t *testing.T, w *world) {
 // The second call finds the record of one that claimed nothing, and its own record tells the copy of the first one apart.
 func lateCopyOfAClaim(t *testing.T, w *world) {
 	var keys []string
-	for _, part := range []string{"due", "tasks", "attempts", "running", "later", "failed", "claims:1", "token", "since", "waiting", "paused"} {
+	for _, part := range []string{"due", "tasks", "attempts", "running", "later", "failed", "claims:1", "token", "waiting", "paused"} {
 		keys = append(keys, scripts.DelayKey("orders", part))
 	}
 	claim := func(number int) []any {

@@ -46,8 +46,7 @@ func (q *Queue) needs() []check.Needs {
 		Commands: []string{"zrangebyscore"},
 		Name:     q.name,
 		Keys: append(keysOf(q.name), c.recordKey(q.name, "edits"), c.recordKey(q.name, "claims"),
-			scripts.DelayKey(q.name, "token"), scripts.DelayKey(q.name, "since"), scripts.DelayKey(q.name, "waiting"),
-			pausedKey(q.name)),
+			scripts.DelayKey(q.name, "token"), scripts.DelayKey(q.name, "waiting"), pausedKey(q.name)),
 	}
 	return []check.Needs{
 		own, check.Listening(q.name, scripts.DelayChannel(q.name)),

@@ -89,7 +89,7 @@ func (p *process) edit(number int, requests ...any) []int64 {
 	p.t.Helper()
 	require.Zero(p.t, len(requests)%6)
 	args := append([]any{number, 600_000, "PUBLISH", scripts.DelayChannel(p.name)}, requests...)
-	answers, err := p.rdb.Eval(p.t.Context(), p.source(scripts.DelayEdit), p.keys("edits:"+p.id, "since", "waiting", "paused"), args...).Int64Slice()
+	answers, err := p.rdb.Eval(p.t.Context(), p.source(scripts.DelayEdit), p.keys("edits:"+p.id, "waiting", "paused"), args...).Int64Slice()
 	require.NoError(p.t, err)
 	return answers
 }
@@ -143,7 +143,7 @@ func (p *process) tryWork(number, wanted int, ends ...any) *redis.Cmd {
 		time.Hour.Microseconds(), 86_400_000, "PUBLISH", scripts.DelayChannel(p.name), max(0, wanted-p.busy), 2, "1",
 		"", 0, "",
 	}, ends...)
-	return p.rdb.Eval(p.t.Context(), p.source(scripts.DelayWork), p.keys("claims:"+p.id, "token", "since", "waiting", "paused"), args...)
+	return p.rdb.Eval(p.t.Context(), p.source(scripts.DelayWork), p.keys("claims:"+p.id, "token", "waiting", "paused"), args...)
 }
 
 // renew renews the lease of an attempt, in us.

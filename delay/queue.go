@@ -268,8 +268,7 @@ func (c *Client) buildEdits(name string, batch []*waitqueue.Waiter[*edit]) waitq
 		}
 		args = append(args, e.verb, e.id, e.at, e.mode, e.most, e.text)
 	}
-	keys := append(keysOf(name), c.recordKey(name, "edits"), scripts.DelayKey(name, "since"),
-		scripts.DelayKey(name, "waiting"), pausedKey(name))
+	keys := append(keysOf(name), c.recordKey(name, "edits"), scripts.DelayKey(name, "waiting"), pausedKey(name))
 	return waitqueue.Attempt{
 		Call: calls.Call{Call: scripts.DelayEdit.Call(keys, args...)},
 		Read: func(r redisconn.Reply) (time.Duration, error) { return readEdits(sent, r) },

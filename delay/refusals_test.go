@@ -77,7 +77,7 @@ func TestQueue_RefusesKeysOfAnotherKind(t *testing.T) {
 // Guarantees: A2.
 func TestServe_RefusesKeysOfAnotherKindBeforeItClaims(t *testing.T) {
 	t.Parallel()
-	for _, part := range []string{"later", "failed", "since", "tasks", "attempts", "running", "token", "paused"} {
+	for _, part := range []string{"later", "failed", "tasks", "attempts", "running", "token", "paused"} {
 		rdb, name, ctx := redistest.Shared(t).Client(t), redistest.Name(t), t.Context()
 		q, key := newClient(t, rdb).Queue(name), "{"+name+"}:delay:"+part
 		require.NoError(t, q.Schedule(ctx, "a", 0, nil))

@@ -51,8 +51,7 @@ func (c *Client) buildClaim(name string, batch []*waitqueue.Waiter[*server]) wai
 		args = append(args, words[e.outcome], e.attempt.ID, e.attempt.Token, detail)
 	}
 	key := func(part string) string { return scripts.DelayKey(name, part) }
-	keys := append(keysOf(name), c.recordKey(name, "claims"), key("token"), key("since"), key("waiting"),
-		pausedKey(name))
+	keys := append(keysOf(name), c.recordKey(name, "claims"), key("token"), key("waiting"), pausedKey(name))
 	return waitqueue.Attempt{
 		Call: calls.Call{Call: scripts.DelayWork.Call(keys, args...)},
 		Read: func(r redisconn.Reply) (time.Duration, error) { return c.readWork(s, next, r) },

@@ -24,7 +24,7 @@ func FuzzReads(f *testing.F) {
 		f.Add(shape, "", "\xff\n{}", -1.0)
 	}
 	f.Add(uint8(0), "", "3:1700000000000", 0.0)
-	f.Add(uint8(1), "", "0:0:9:0", 0.0)
+	f.Add(uint8(1), "", "0:0:9@1700000000000", 0.0)
 	f.Add(uint8(1), "rate", "10", 0.0)
 	server := redistest.Start(f)
 	rdb := server.Client(f)

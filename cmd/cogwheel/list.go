@@ -179,7 +179,7 @@ func (t *tool) scanKeys(
 }
 
 // ofQueue matches the hashes of a queue. Their fields are the ids of tasks, which may look like those of holds.
-var ofQueue = regexp.MustCompile(`:delay:(tasks|attempts|later|since|paused)$`)
+var ofQueue = regexp.MustCompile(`:delay:(tasks|attempts|later|paused)$`)
 
 // keepLocks returns the hashes that have the field of a hold.
 func keepLocks(ctx context.Context, node *redis.Client, keys []string) (locks []string, err error) {

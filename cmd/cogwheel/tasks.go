@@ -209,7 +209,7 @@ const (
 	failed    = "!"
 )
 
-var attemptText = regexp.MustCompile(`(?s)^(\d+):(\d+):(\d+)(.*)$`)
+var attemptText = regexp.MustCompile(`(?s)^(\d+):(\d+):(\d+)(?:@\d+)?(.*)$`)
 
 func attemptOf(value any) (a attempt) {
 	text, _ := value.(string)

@@ -155,9 +155,9 @@ func TestTasks_OfLostLeases(t *testing.T) {
 		require.NoError(t, rdb.HSet(ctx, key+"attempts", id, attempt).Err())
 	}
 	for i := range 300 { // before and after the one that is claimed
-		add("running", fmt.Sprint("lost-", i), "0:1:7:", fmt.Sprint(now+time.Hour.Microseconds()*int64(i-1), ".5"))
+		add("running", fmt.Sprint("lost-", i), fmt.Sprint("0:1:7@", now, ":"), fmt.Sprint(now+time.Hour.Microseconds()*int64(i-1), ".5"))
 	}
-	add("running", "order-5", "0:0:7", now+2*time.Hour.Microseconds())
+	add("running", "order-5", fmt.Sprint("0:0:7@", now), now+2*time.Hour.Microseconds())
 	add("failed", "lost-too-often", "2:25:7:", now-time.Minute.Microseconds())
 	add("failed", "order-3", "1:0:7", now)
 	add("failed", "order-4", "1:0:7!no\n"+strings.Repeat("x", 70), now)

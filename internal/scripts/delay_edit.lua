@@ -11,9 +11,8 @@ KEYS     1 due (zset: id of a pending task -> the instant, us of the server's cl
          5 later (hash: id of a claimed task -> "due:task": what is to run after it)
          6 failed (zset: id -> the instant at which it failed for the last time)
          7 record of the last call of the process (string: number results)
-         8 since (hash: id of a claimed task -> the instant at which it was due)
-         9 waiting (zset: process that waits for tasks -> when it entered the list)
-         10 paused (hash: '' -> the instant at which the queue was paused), while it is
+         8 waiting (zset: process that waits for tasks -> when it entered the list)
+         9 paused (hash: '' -> the instant at which the queue was paused), while it is
 ARGV     1 number of the call   2 how long its record stays, ms   3 command that wakes   4 channel of the queue; those of the processes
          that wait have a colon and the process besides, and for each request
            "schedule", id, us from now, or "@" and the instant, mode, most us from the first schedule or 0, task without its first field
@@ -24,8 +23,8 @@ ARGV     1 number of the call   2 how long its record stays, ms   3 command that
            "pause" or "resume", "", "", "", "", ""
 Returns  for each request 1 if it was done, or 0
 ]]
-local due_key, tasks_key, attempts_key, running_key, later_key, failed_key, record_key, since_key, waiting_key = unpack(KEYS)
-local paused_key = KEYS[10]
+local due_key, tasks_key, attempts_key, running_key, later_key, failed_key, record_key, waiting_key = unpack(KEYS)
+local paused_key = KEYS[9]
 local number, verb, channel = tonumber(ARGV[1]), ARGV[3], ARGV[4]
 
 local record = redis.call('GET', record_key)
@@ -64,7 +63,7 @@ for _, id in ipairs(ids) do
   local task = tasks[id]
   local _, _, token, _, lost = attempt_of(task.attempt)
   if task.ends and lost then
-    task.due, task.ends, task.since = math.floor(task.ends), false, false
+    task.due, task.ends = math.floor(task.ends), false
     if task.later then -- from a version to which it is claimed
       local due, text = string.match(task.later, '^(%d+):(.*)$')
       task.due, task.text, task.attempt, task.later = tonumber(due), text, '0:0:' .. token, false

@@ -14,21 +14,21 @@ func delayScenarios(now int64) []scenario {
 	us := func(ms int64) string { return strconv.FormatInt((now+ms)*1000, 10) }
 	past, soon, later := us(-60_000), us(60_000), us(3_600_000)
 	keys := []string{"due", "tasks", "attempts", "running", "later", "failed"}
-	editing, working := append(slices.Clone(keys), "record", "since", "waiting", "paused"), append(slices.Clone(keys), "record", "token", "since", "waiting", "paused")
+	editing, working := append(slices.Clone(keys), "record", "waiting", "paused"), append(slices.Clone(keys), "record", "token", "waiting", "paused")
 
 	pending := func(id, at string) string { return "\n ZADD due " + at + " " + id + "\n HSET tasks " + id + " ::" + id }
 	tried := func(at string) string { return pending("p", at) + "\n HSET attempts p 1:0:7" }
 	claimed := func(id, ends string) string {
-		return "\n ZADD running " + ends + " " + id + "\n HSET tasks " + id + " ::" + id + "\n HSET attempts " + id + " 1:0:9"
+		return "\n ZADD running " + ends + " " + id + "\n HSET tasks " + id + " ::" + id + "\n HSET attempts " + id + " 1:0:9@" + past
 	}
 	next := func(id string) string { return "\n HSET later " + id + " " + soon + ":::next" }
 	failed := func(id, at string) string {
 		return "\n ZADD failed " + at + " " + id + "\n HSET tasks " + id + " ::" + id + "\n HSET attempts " + id + " 5:0:3"
 	}
 	ahead := func(id, ends string) string { // not begun, or it waits after a loss
-		return strings.Replace(claimed(id, ends+".5"), "1:0:9", "1:2:9", 1) + "\n HSET since " + id + " " + past
+		return strings.Replace(claimed(id, ends+".5"), "1:0:9", "1:2:9", 1)
 	}
-	lost := func(commands string) string { return strings.Replace(commands, ":9", ":9:", 1) }
+	lost := func(commands string) string { return strings.Replace(commands, ":9@"+past, ":9@"+past+":", 1) }
 	full := tried(later) + claimed("c", soon) + next("c") + failed("f", us(-1000))
 	withEdit := func(commands string) [][]any {
 		return append(words(commands), []any{"SET", "record", "4 1", "PX", 60_000})

@@ -12,7 +12,7 @@ KEYS     1 to 6 as in delay_edit
          7 record of the last claim of the process (string: number, token before its first one, number of tasks, end of the lease,
            number of ends that were read, and after a blank the reports of the reply)
          8 token (string: the last token)
-         9 since   10 waiting   11 paused, as in delay_edit
+         9 waiting   10 paused, as in delay_edit
 ARGV     1 number of the call   2 how long its record stays, ms
          3 lease, us   4 number of tasks to claim   5 us before its time that a task may be claimed
          6 losses of its lease after which a task fails   7 number of failed tasks to keep   8 how long they stay, us
@@ -39,11 +39,11 @@ Returns  {us until the next task is due or a lease ends, or -1; number of ends t
           comes last}
 Errors   WRONGKIND the token key holds no number
 ]]
-local due_key, tasks_key, attempts_key, running_key, later_key, failed_key, record_key, token_key, since_key, waiting_key = unpack(KEYS)
+local due_key, tasks_key, attempts_key, running_key, later_key, failed_key, record_key, token_key, waiting_key = unpack(KEYS)
 local number, lease_us, wanted, ahead = ARGV[1] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0
 local most_losses, most_failed, verb, channel, most_bytes = ARGV[6] + 0, ARGV[7] + 0, ARGV[10], ARGV[11], 4 * 2 ^ 20
 local free, alone_from, first = ARGV[12] + 0, ARGV[13] + 0, 18
-local process, room, paused_key = ARGV[15], ARGV[16] + 0, KEYS[11]
+local process, room, paused_key = ARGV[15], ARGV[16] + 0, KEYS[10]
 local first_pause, longest_pause = 1000000, 300000000
 
 -- include: delay_task
@@ -100,12 +100,11 @@ if last and tonumber(last) >= number then
     end
     read_part('text', ids, 1, #ids)
     read_part('attempt', ids, 1, #ids)
-    read_part('since', ids, 1, #ids)
     for _, id in ipairs(ids) do
       local task = tasks[id]
-      local failures, losses, token = attempt_of(task.attempt)
+      local failures, losses, token, _, _, _, due = attempt_of(task.attempt)
       if task.text and tonumber(token) > tonumber(base) and tonumber(token) <= base + claimed then
-        local due = tonumber(task.since or ends - lease_us + ahead) -- none of them was due later
+        due = due or ends - lease_us + ahead -- none of them was due later
         add_claimed(id, task.text, due - now, failures, losses, token, task.ends == ends)
       end
     end
@@ -123,15 +122,13 @@ if paused then
 end
 if ARGV[14] == '1' then
   redis.call('HMGET', later_key, '')
-  redis.call('HMGET', since_key, '')
   redis.call('ZMSCORE', failed_key, '')
 end
 local next_due = score_of(redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES'))
 local first_lease = redis.call('ZRANGE', running_key, 0, 0, 'WITHSCORES')
 local next_end = score_of(first_lease)
-local named, begun, expired, found, needs_since = {}, {}, {}, {}, next_end <= now
+local named, begun, expired, found = {}, {}, {}, {}
 for at = first, #ARGV, 4 do
-  needs_since = needs_since or ARGV[at] == 'back'
   local ids = ARGV[at] == 'begun' and begun or named
   ids[#ids + 1] = ARGV[at + 1]
 end
@@ -181,16 +178,13 @@ for i = 1, #found do
 end
 read_part('attempt', all, 1, #all)
 read_part('ends', all, 1, #all - #found)
-if needs_since then
-  read_part('since', named, 1, read_count)
-end
 
 -- leave ends an attempt of a claimed task. The task that was scheduled meanwhile takes its place. Otherwise it is pending again at
 -- an instant, or has failed, or is gone.
 local new_failed, ended = 0, {}
 local function leave(id, attempt, at, has_failed)
   local task = tasks[id]
-  task.ends, task.since = false, false
+  task.ends = false
   if task.later then
     local due, text = string.match(task.later, '^(%d+):(.*)$')
     local _, _, token = attempt_of(task.attempt)
@@ -208,11 +202,9 @@ local function leave(id, attempt, at, has_failed)
   end
 end
 
--- since_of returns when a claimed task was due. One that a version without since has claimed is due now, and so is one that was claimed
--- before the clock was set back.
-local function since_of(task)
-  local since = tonumber(task.since or now)
-  return since <= now + ahead and since or now
+-- leave_due makes a claimed task pending again under the instant at which it was due. That is now if the clock was set back meanwhile.
+local function leave_due(id, attempt, due)
+  leave(id, attempt, due and due <= now + ahead and due or now)
 end
 
 -- pause_of returns how long a task waits after a loss: half a second to a second, and twice as long after each further one. The tokens
@@ -241,11 +233,11 @@ for at = first, #ARGV, 4 do
   local how, id = ARGV[at], ARGV[at + 1]
   if how == 'begun' or reply[3] < read_count then
     local task, token, is_last = tasks[id], ARGV[at + 2], false
-    local failures, losses, last_token, cancelled, lost
-    if how == 'done' and task.ends and string.sub(task.attempt or '', -#token - 1) == ':' .. token then
+    local failures, losses, last_token, cancelled, lost, _, due
+    if how == 'done' and task.ends and string.find(task.attempt or '', ':' .. token .. '@%d+$') then
       is_last = true -- neither cancelled nor lost
     else
-      failures, losses, last_token, cancelled, lost = attempt_of(task.attempt)
+      failures, losses, last_token, cancelled, lost, _, due = attempt_of(task.attempt)
       is_last = last_token == token
     end
     if how ~= 'begun' then
@@ -262,7 +254,7 @@ for at = first, #ARGV, 4 do
       elseif how == 'failed' then
         leave(id, failures + 1 .. ':' .. losses .. ':' .. token .. '!' .. ARGV[at + 3], nil, true)
       else
-        leave(id, failures .. ':' .. losses .. ':' .. token, since_of(task))
+        leave_due(id, failures .. ':' .. losses .. ':' .. token, due)
       end
     elseif how == 'done' and is_last and lost then
       end_late(id)
@@ -274,12 +266,12 @@ end
 
 for i = ended_count + 1, read_count do
   local id, task = named[i], tasks[named[i]]
-  local failures, losses, token, cancelled, lost = attempt_of(task.attempt)
+  local failures, losses, token, cancelled, lost, _, due = attempt_of(task.attempt)
   if not task.ends or task.ends > now then -- ended in this call
   elseif cancelled then
     leave(id)
   elseif task.ends % 1 ~= 0 then
-    leave(id, failures .. ':' .. losses .. ':' .. token .. ':', since_of(task))
+    leave_due(id, failures .. ':' .. losses .. ':' .. token .. ':', due)
   elseif losses + 1 >= most_losses then
     if not task.later then
       report('L', id)
@@ -288,7 +280,7 @@ for i = ended_count + 1, read_count do
   elseif task.later then
     leave(id)
   else
-    task.attempt = failures .. ':' .. losses + 1 .. ':' .. token .. ':'
+    task.attempt = failures .. ':' .. losses + 1 .. ':' .. token .. (due and '@' .. instant(due) or '') .. ':'
     task.ends = now + pause_of(losses + 1, tonumber(token)) + 0.5
   end
 end
@@ -355,9 +347,8 @@ if #ids > 0 then
     local failures, losses = attempt_of(task.attempt)
     local token, begins = instant(base + i), i <= free and losses < alone_from
     add_claimed(id, task.text, task.due - now, failures, losses, token, begins)
-    task.attempt = (task.attempt and failures .. ':' .. losses .. ':' or '0:0:') .. token
-    task.ends = begins and ends or ends + 0.5
-    task.since, task.due = instant(task.due), false
+    task.attempt = (task.attempt and failures .. ':' .. losses .. ':' or '0:0:') .. token .. '@' .. instant(task.due)
+    task.ends, task.due = begins and ends or ends + 0.5, false
   end
   records[2] = {token_key, instant(base + #ids), ARGV[9]}
 end

@@ -4,16 +4,12 @@ local hash = {
   set = function(...) redis.call('HSET', ...) end,
   remove = function(...) redis.call('HDEL', ...) end,
 }
-local aid = { -- a hash that is not read before it is changed, as nothing depends on it
-  read = hash.read, set = hash.set, remove = function(...) redis.pcall('HDEL', ...) end,
-}
 local zset = {
   read = function(...) return redis.call('ZMSCORE', ...) end,
   set = function(...) redis.call('ZADD', ...) end,
   remove = function(...) redis.call('ZREM', ...) end,
 }
 local parts = { -- in the order in which they are written
-  {name = 'since', key = since_key, kind = aid},
   {name = 'text', key = tasks_key, kind = hash},
   {name = 'attempt', key = attempts_key, kind = hash},
   {name = 'later', key = later_key, kind = hash},
@@ -73,8 +69,8 @@ end
 
 -- write_tasks writes the changes, and records: key, value and ms. The key of the first one holds record, if that is not false. Nothing
 -- fails after the first write: each command is tried before, in a form that changes nothing, and the script has read every key that it
--- changes, but tasks and since, so that a key of another type was found. HSET has no such form, and comes first, that of since before all
--- others. Removals come last, one command for each key, because a slot that migrates refuses a key that is empty.
+-- changes, but tasks, so that a key of another type was found. HSET has no such form, and comes first. Removals come last, one command for
+-- each key, because a slot that migrates refuses a key that is empty.
 local function write_tasks(record, records)
   local changes = false
   for id, task in pairs(tasks) do
