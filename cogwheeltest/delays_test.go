@@ -252,13 +252,13 @@ func lateCopyOfAClaim(t *testing.T, w *world) {
 		args := []any{number, day, lease, 8, 5_000, 3, 100, 1000 * day, day, "PUBLISH", scripts.DelayChannel("orders"), 8, 2, "", "", 0, ""}
 		reply, err := scripts.DelayWork.Run(w.ctx, w.other, keys, args...).Slice()
 		require.NoError(t, err)
-		return reply[8:]
+		return reply[9:]
 	}
 	require.Empty(t, claim(1))
 	require.Empty(t, claim(2))
 	require.NoError(t, w.delays[0].Queue("orders").Schedule(w.ctx, "order-7", 0, nil))
 	require.Empty(t, claim(1), "a copy")
-	require.Len(t, claim(3), 7)
+	require.Len(t, claim(3), 3)
 }
 
 // hanging returns a handler that hangs until it is released.

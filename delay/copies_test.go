@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -123,13 +122,13 @@ func (p *process) work(number, wanted int, ends ...any) (recorded int64, found [
 	p.next = time.Duration(reply[0].(int64) * 1000)
 	p.read, p.careful, p.reports = reply[2].(int64), reply[3] == int64(1), reply[4].(string)
 	p.overdue = -time.Duration(reply[5].(int64) * 1000)
-	for fields := reply[8:]; len(fields) > 0; fields = fields[7:] {
-		token, err := strconv.ParseInt(fields[5].(string), 10, 64)
+	for fields := reply[9:]; len(fields) > 0; fields = fields[3:] {
+		a := claimedTask{id: fields[0].(string), text: fields[1].(string), begun: int64(len(found)) < reply[8].(int64)}
+		var due int64
+		_, err := fmt.Sscanf(fields[2].(string), "%d:%d:%d@%d", &a.failures, &a.losses, &a.token, &due)
 		require.NoError(p.t, err)
-		found = append(found, claimedTask{
-			fields[0].(string), fields[1].(string), time.Duration(fields[2].(int64) * 1000),
-			fields[3].(int64), fields[4].(int64), token, fields[6] == int64(1),
-		})
+		a.wait = time.Duration(1000 * (due - reply[7].(int64)))
+		found = append(found, a)
 	}
 	return reply[1].(int64), found
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
@@ -196,7 +197,7 @@ func readClaim(r *redisconn.Reply, server *clock.Server, came time.Time) (claimR
 	if err != nil {
 		return claimReply{}, err
 	}
-	if len(fields) < 8 || len(fields)%7 != 1 {
+	if len(fields) < 9 || len(fields)%3 != 0 {
 		return claimReply{}, r.Unexpected()
 	}
 	read := fieldReader{fields: fields}
@@ -213,14 +214,16 @@ func readClaim(r *redisconn.Reply, server *clock.Server, came time.Time) (claimR
 	server.Read(now, r.SentAt, came)
 	reply.at = server.Local(now)
 	reply.oldest = reply.at.Add(oldest)
+	begun := int(read.number())
 	for len(read.fields) > 0 && !read.bad {
-		a := &attempt{}
+		a := &attempt{told: len(reply.found) < begun}
 		a.ID = read.text()
-		task := read.text()
-		a.due = reply.at.Add(time.Duration(read.number()) * time.Microsecond)
-		a.Failures, a.Losses = int(read.number()), int(read.number())
-		a.Token, a.told = read.number(), read.number() == 1
-		a.headers, a.Payload, a.attempts = readTask(task)
+		a.headers, a.Payload, a.attempts = readTask(read.text())
+		counts, due, _ := strings.Cut(read.text(), "@")
+		failures, counts, _ := strings.Cut(counts, ":")
+		losses, token, _ := strings.Cut(counts, ":")
+		a.Failures, a.Losses, a.Token = int(read.parse(failures)), int(read.parse(losses)), read.parse(token)
+		a.due = reply.at.Add(time.Duration(read.parse(due))*time.Microsecond - now)
 		reply.found = append(reply.found, a)
 	}
 	if read.bad || !known {
@@ -256,12 +259,16 @@ func (f *fieldReader) number() int64 {
 	case int64:
 		return v
 	case string:
-		n, err := strconv.ParseInt(v, 10, 64)
-		f.bad = f.bad || err != nil
-		return n
+		return f.parse(v)
 	}
 	f.bad = true
 	return 0
+}
+
+func (f *fieldReader) parse(text string) int64 {
+	n, err := strconv.ParseInt(text, 10, 64)
+	f.bad = f.bad || err != nil
+	return n
 }
 
 func (f *fieldReader) micros() time.Duration {

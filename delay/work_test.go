@@ -1,6 +1,8 @@
 package delay_test
 
 import (
+	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -19,13 +21,11 @@ func TestQueue_TimesTasksByTheQuickestReply(t *testing.T) {
 	began, instant := time.Unix(1_800_000_000, 0), 5e8*time.Second
 	var server clock.Server
 	due := func(after, took time.Duration) time.Time {
-		cmd := redis.NewCmd(t.Context())
-		cmd.SetVal([]any{
-			int64(-1), int64(0), int64(0), int64(0), "", int64(1) << 52, int64(-1), (instant + after).Microseconds(),
-			"id", ":0:payload", (5 * time.Millisecond).Microseconds(), int64(0), int64(0), "1", int64(1),
-		})
+		attempt := fmt.Sprint("0:0:1@", (instant + after + 5*time.Millisecond).Microseconds())
 		sent := began.Add(after)
-		due, err := delay.DueOfClaimed(&server, redisconn.Reply{Cmd: cmd, SentAt: sent}, sent.Add(took))
+		r := claimOf(instant+after, "id", ":0:payload", attempt)
+		r.SentAt = sent
+		due, err := delay.DueOfClaimed(&server, r, sent.Add(took))
 		require.NoError(t, err)
 		return due.Add(-after)
 	}
@@ -33,6 +33,34 @@ func TestQueue_TimesTasksByTheQuickestReply(t *testing.T) {
 	require.Equal(t, exact.Add(time.Millisecond), due(0, time.Millisecond), "it counts from the reply")
 	require.WithinRange(t, due(50*time.Millisecond, 20*time.Millisecond), exact, exact.Add(1100*time.Microsecond))
 	require.Equal(t, exact, due(time.Second, 0))
+}
+
+// claimOf returns the reply to a call that has claimed a task.
+func claimOf(now time.Duration, task ...any) redisconn.Reply {
+	cmd := redis.NewCmd(context.Background())
+	cmd.SetVal(append([]any{
+		int64(-1), int64(0), int64(0), int64(0), "", int64(1) << 52, int64(-1), now.Microseconds(), int64(1),
+	}, task...))
+	return redisconn.Reply{Cmd: cmd}
+}
+
+func TestQueue_RefusesAClaimThatItCannotRead(t *testing.T) {
+	t.Parallel()
+	for _, task := range [][]any{
+		{"id", ":0:payload"},
+		{"id", ":0:payload", nil},
+		{"id", ":0:payload", ""},
+		{"id", ":0:payload", "0:0:1"},
+		{"id", ":0:payload", "0:0:1@"},
+		{"id", ":0:payload", "0:0@5"},
+		{"id", ":0:payload", "0:0:1@5:x"},
+		{"id", ":0:payload", "x:0:1@5"},
+		{"id", int64(0), "0:0:1@5"},
+	} {
+		var server clock.Server
+		_, err := delay.DueOfClaimed(&server, claimOf(time.Hour, task...), time.Now())
+		require.Error(t, err, "%v", task)
+	}
 }
 
 // A process leaves to one before it in the list what is due after its last call has run, however late the reply comes.

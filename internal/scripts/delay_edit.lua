@@ -113,9 +113,9 @@ end
 
 do_request.cancel = function(task)
   if task.ends then
-    local failures, losses, token = attempt_of(task.attempt)
+    local _, _, _, cancelled = attempt_of(task.attempt)
     local had_later = task.later
-    task.later, task.attempt = false, failures .. ':' .. losses .. ':' .. token .. ':x'
+    task.later, task.attempt = false, cancelled and task.attempt or (task.attempt or '0:0:0') .. ':x'
     return had_later and 1 or 0
   end
   if not task.due then

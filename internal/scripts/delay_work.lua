@@ -34,9 +34,9 @@ Returns  {us until the next task is due or a lease ends, or -1; number of ends t
           us until the first of the pending tasks that are left is due, negative if it is overdue, 2^52 or more if there is none;
           place of the process in the waiting list, or a larger number if it is behind the first ones, 0 if it has no room and so is not
           in the list, -1 if it cannot be;
-          the server's time, us, to which the times above and below refer;
-          and for each claimed task: id, task, us until it is due, failures, losses, token, 1 if it counts as begun; one that runs alone
-          comes last}
+          the server's time, us, to which the times above refer;
+          number of claimed tasks that count as begun, from the first one;
+          and for each claimed task: id, task, "failures:losses:token@due", where due is an instant, us; one that runs alone comes last}
 Errors   WRONGKIND the token key holds no number
 ]]
 local due_key, tasks_key, attempts_key, running_key, later_key, failed_key, record_key, token_key, waiting_key = unpack(KEYS)
@@ -52,14 +52,14 @@ local first_pause, longest_pause = 1000000, 300000000
 -- include: delay_waiting
 local paused = redis.call('HEXISTS', paused_key, '') == 1
 local now = clock_micros()
-local reply, reports = {-1, 0, 0, paused and 2 or 0, '', 0, -1, now}, {}
+local reply, reports = {-1, 0, 0, paused and 2 or 0, '', 0, -1, now, 0}, {}
 local record = redis.call('GET', record_key)
 local last, base, claimed, ends, read, told = string.match(record or '', '^(%d+) (%d+) (%d+) (%d+) ?(%d*) ?(.*)$')
 
-local function add_claimed(id, text, wait, failures, losses, token, begun)
+local function add_claimed(id, text, attempt, begun)
   local at = #reply
-  reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = id, text, wait, failures
-  reply[at + 5], reply[at + 6], reply[at + 7] = losses, token, begun and 1 or 0
+  reply[at + 1], reply[at + 2], reply[at + 3] = id, text, attempt
+  reply[9] = reply[9] + (begun and 1 or 0)
 end
 
 local function report(kind, id)
@@ -105,7 +105,7 @@ if last and tonumber(last) >= number then
       local failures, losses, token, _, _, _, due = attempt_of(task.attempt)
       if task.text and tonumber(token) > tonumber(base) and tonumber(token) <= base + claimed then
         due = due or ends - lease_us + ahead -- none of them was due later
-        add_claimed(id, task.text, due - now, failures, losses, token, task.ends == ends)
+        add_claimed(id, task.text, failures .. ':' .. losses .. ':' .. token .. '@' .. instant(due), task.ends == ends)
       end
     end
   end
@@ -346,8 +346,8 @@ if #ids > 0 then
     local task = tasks[id]
     local failures, losses = attempt_of(task.attempt)
     local token, begins = instant(base + i), i <= free and losses < alone_from
-    add_claimed(id, task.text, task.due - now, failures, losses, token, begins)
     task.attempt = (task.attempt and failures .. ':' .. losses .. ':' or '0:0:') .. token .. '@' .. instant(task.due)
+    add_claimed(id, task.text, task.attempt, begins)
     task.ends, task.due = begins and ends or ends + 0.5, false
   end
   records[2] = {token_key, instant(base + #ids), ARGV[9]}

@@ -125,6 +125,8 @@ type taskClaim struct {
 	at         int64
 	link       int
 	id         string
+	failures   int // before it, as are losses
+	losses     int
 	token      int64
 	ends       int64 // of the lease, at first
 	available  int64 // when the task had become pending and due
@@ -369,21 +371,22 @@ func (j *taskJudge) endOf(e *execution, t *taskState, r []string) {
 // claim replays the claims of a call.
 func (j *taskJudge) claim(e *execution) (claims []*taskClaim) {
 	s, now := e.task, e.clock
-	for r := s.reply[8:]; len(r) > 0; r = r[7:] {
+	for r := s.reply[9:]; len(r) > 0; r = r[3:] {
 		t, c := j.task(r[0]), claimOf(e, r)
 		begins := len(claims) < int(s.arg(11)) && t.losses < aloneFrom
 		text := fmt.Sprintf("task %s #%s, token %d", c.id, c.payload, c.token)
 		switch {
 		case t.phase != delay.PhasePending || t.payload != c.payload:
 			j.faultf(e.at, "only a pending task is claimed", "%s: it is %q, #%s", text, t.phase, t.payload)
-		case t.due > now+claimedAhead || now+number(r[2]) != t.due:
-			j.faultf(e.at, neverEarly, "%s: due in %d us, told %s us", text, t.due-now, r[2])
+		case t.due > now+claimedAhead || c.due != t.due:
+			j.faultf(e.at, neverEarly, "%s: due in %d us, told %d us", text, t.due-now, c.due-now)
 		case c.token <= t.token:
 			j.faultf(e.at, tokensRise, "%s after %d", text, t.token)
-		case begins != (r[6] == "1") || t.losses >= aloneFrom && len(r) > 7:
-			j.faultf(e.at, "a task with losses runs alone, and the server knows who has begun", "%s: %v", text, r[3:])
-		case number(r[3]) != int64(t.failures) || number(r[4]) != int64(t.losses):
-			j.faultf(e.at, "failures are counted", "%s: %v, not %d and %d", text, r[3:5], t.failures, t.losses)
+		case begins != (len(claims) < int(number(s.reply[8]))) || t.losses >= aloneFrom && len(r) > 3:
+			j.faultf(e.at, "a task with losses runs alone, and the server knows who has begun", "%s: %s begun, %v",
+				text, s.reply[8], r)
+		case c.failures != t.failures || c.losses != t.losses:
+			j.faultf(e.at, "failures are counted", "%s: %s, not %d and %d", text, r[2], t.failures, t.losses)
 		case t.losses > 0 && !j.leasesEnd():
 			j.faultf(e.at, "a second attempt has a cause", "%s: after %d losses", text, t.losses)
 		}
@@ -397,12 +400,16 @@ func (j *taskJudge) claim(e *execution) (claims []*taskClaim) {
 	return claims
 }
 
+// claimOf reads what a reply says of a claimed task.
 func claimOf(e *execution, fields []string) *taskClaim {
 	parts := strings.SplitN(fields[1], ":", 3)
-	return &taskClaim{
-		taskPlan: taskPlan{payload: parts[len(parts)-1]}, at: e.at, link: e.link,
-		id: fields[0], token: number(fields[5]), superseded: forever,
+	c := &taskClaim{
+		taskPlan: taskPlan{payload: parts[len(parts)-1]}, at: e.at, link: e.link, id: fields[0], superseded: forever,
 	}
+	if _, err := fmt.Sscanf(fields[2], "%d:%d:%d@%d", &c.failures, &c.losses, &c.token, &c.due); err != nil {
+		panic(fmt.Sprintf("the attempt %q: %v", fields[2], err))
+	}
+	return c
 }
 
 // workAgain replays a copy of a call: the last one of a process gets the tasks that it claimed and that are still its.
@@ -415,11 +422,13 @@ func (j *taskJudge) workAgain(e *execution, last *taskRecord) {
 			want = append(want, fmt.Sprint(c.id, " ", c.token))
 		}
 	}
-	for r := e.task.reply[8:]; len(r) > 0; r = r[7:] {
-		if c := claimOf(e, r); e.clock+number(r[2]) != j.task(c.id).due {
-			j.faultf(e.at, neverEarly, "a copy was told that %s is due in %s us", c.id, r[2])
+	for r := e.task.reply[9:]; len(r) > 0; r = r[3:] {
+		c := claimOf(e, r)
+		if t := j.task(c.id); c.due != t.due {
+			j.faultf(e.at, neverEarly, "a copy was told that %s is due in %d us: %d",
+				c.id, t.due-e.clock, c.due-e.clock)
 		}
-		got = append(got, r[0]+" "+r[5])
+		got = append(got, fmt.Sprint(c.id, " ", c.token))
 	}
 	slices.Sort(want)
 	slices.Sort(got)
