@@ -2,6 +2,7 @@ package delay
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"time"
 
@@ -121,16 +122,37 @@ func DueOfClaimed(server *clock.Server, r redisconn.Reply, came time.Time) (time
 func (q *Queue) OverdueBehind(ctx context.Context) (time.Duration, error) {
 	s := q.server(nil)
 	defer s.end()
-	now := q.client.wheel.Now()
-	instant := time.Duration(now.UnixNano()).Truncate(time.Microsecond)
-	s.clock.Read(instant, now, now)
-	cmd := redis.NewCmd(ctx)
-	cmd.SetVal([]any{int64(1e6), int64(0), int64(0), int64(0), "", int64(1000), int64(2), instant.Microseconds()})
-	for q.client.wheel.Now().Sub(now) < 2*time.Millisecond { // the reply is on its way
-		runtime.Gosched()
-	}
-	_, err := q.client.readWork(s, &claim{process: "p"}, redisconn.Reply{Cmd: cmd, SentAt: now})
+	err := s.answerAfter(ctx, 2*time.Millisecond, 1000, 2)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.overdueLocked(q.client.wheel.Now().Add(time.Second)), err
+}
+
+// AsksIn returns how long after a call that has found no task a process calls again, which has the place in the list.
+// The next task is due a second after that call.
+func (q *Queue) AsksIn(ctx context.Context, place int) (time.Duration, error) {
+	s := q.server(nil)
+	defer s.end()
+	err := s.answerAfter(ctx, 0, 1e6, place)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.nextDue.Sub(s.answeredAt), err
+}
+
+// answerAfter replies to a call that it ran at once and found no task, and when the next one is due, in us.
+func (s *server) answerAfter(ctx context.Context, took time.Duration, due int64, place int) error {
+	c := s.queue.client
+	now := c.wheel.Now()
+	instant := time.Duration(now.UnixNano()).Truncate(time.Microsecond)
+	s.clock.Read(instant, now, now)
+	cmd := redis.NewCmd(ctx)
+	cmd.SetVal([]any{int64(1e6), int64(0), int64(0), int64(0), "", due, int64(place), instant.Microseconds(), int64(0)})
+	for c.wheel.Now().Sub(now) < took {
+		runtime.Gosched()
+	}
+	_, err := c.readWork(s, &claim{process: "p", wanted: 1, firstSentAt: now}, redisconn.Reply{Cmd: cmd, SentAt: now})
+	if err == nil && !s.answered {
+		return errors.New("the reply was not read")
+	}
+	return err
 }

@@ -20,7 +20,7 @@ const (
 	failedStays  = 7 * 24 * time.Hour // how long failed tasks are kept
 	longestPause = 5 * time.Second
 	asking       = 5 * time.Second      // after which a process without a free worker asks which tasks are overdue
-	yielding     = 4 * time.Millisecond // after others, at most, asks a process that came after another
+	yielding     = 4 * time.Millisecond // after others, at most, asks a process that is in no list and came late
 )
 
 // words are the outcomes as the script takes them.
@@ -113,7 +113,7 @@ func (c *Client) readWork(s *server, call *claim, r redisconn.Reply) (time.Durat
 		return asking, nil // unless a worker becomes free
 	case event < 0, s.place > lastPlace:
 		event = MaxDelay // until a message comes
-	case s.place <= 1 && call.wanted > 0 && waited && (len(found) == 0 || found[0].due.Sub(reply.at) > 2*early):
+	case s.place <= 0 && call.wanted > 0 && waited && (len(found) == 0 || found[0].due.Sub(reply.at) > 2*early):
 		event += rand.N(yielding)
 	}
 	s.nextDue = now.Add(max(time.Millisecond, reply.at.Add(event-early).Sub(now)) + guardAfter(s.place))

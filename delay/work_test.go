@@ -3,6 +3,7 @@ package delay_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -70,4 +71,20 @@ func TestQueue_ASlowReplyMakesNoTaskOverdue(t *testing.T) {
 	overdue, err := q.OverdueBehind(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, overdue)
+}
+
+// Processes that all ask for the same task let each other be first in turns. The first one of the list asks alone.
+func TestQueue_TheFirstInTheListAsksAtOnce(t *testing.T) {
+	t.Parallel()
+	q := newClient(t, redistest.Shared(t).Client(t)).Queue(redistest.Name(t))
+	var unlisted []time.Duration
+	for range 50 {
+		first, err := q.AsksIn(t.Context(), 1)
+		require.NoError(t, err)
+		require.InDelta(t, 999*time.Millisecond, first, float64(time.Microsecond))
+		other, err := q.AsksIn(t.Context(), -1)
+		require.NoError(t, err)
+		unlisted = append(unlisted, other)
+	}
+	require.Greater(t, slices.Max(unlisted), slices.Min(unlisted)+time.Millisecond)
 }
