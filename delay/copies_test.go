@@ -127,6 +127,7 @@ func (p *process) work(number, wanted int, ends ...any) (recorded int64, found [
 		var due int64
 		_, err := fmt.Sscanf(fields[2].(string), "%d:%d:%d@%d", &a.failures, &a.losses, &a.token, &due)
 		require.NoError(p.t, err)
+		require.Equal(p.t, fields[2], fmt.Sprintf("%d:%d:%d@%d", a.failures, a.losses, a.token, due))
 		a.wait = time.Duration(1000 * (due - reply[7].(int64)))
 		found = append(found, a)
 	}
@@ -311,10 +312,13 @@ func TestCopies_RetryAndDeleteOfFailedTasks(t *testing.T) {
 func TestCopies_ClaimReturnsTheSameTasks(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
+	p.busy = 9 // of ten
 	p.edit(1, append(schedule("a", 0, "p"), schedule("b", 0, "p")...)...)
 	_, found := p.work(1, 10)
 	require.Len(t, found, 2)
-	p.edit(2, schedule("c", 0, "p")...)
+	require.True(t, found[0].begun)
+	require.False(t, found[1].begun)
+	p.edit(2, append(schedule("c", 0, "p"), request("cancel", "a")...)...)
 	_, again := p.work(1, 10)
 	require.Len(t, again, 2)
 	for i := range found {

@@ -132,6 +132,7 @@ func (q *Queue) OverdueBehind(ctx context.Context) (time.Duration, error) {
 // The next task is due a second after that call.
 func (q *Queue) AsksIn(ctx context.Context, place int) (time.Duration, error) {
 	s := q.server(nil)
+	defer s.tune() // ends its subscriptions
 	defer s.end()
 	err := s.answerAfter(ctx, 0, 1e6, place)
 	s.mu.Lock()

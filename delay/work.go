@@ -20,7 +20,7 @@ const (
 	failedStays  = 7 * 24 * time.Hour // how long failed tasks are kept
 	longestPause = 5 * time.Second
 	asking       = 5 * time.Second      // after which a process without a free worker asks which tasks are overdue
-	yielding     = 4 * time.Millisecond // after others, at most, asks a process that is in no list and came late
+	yielding     = 4 * time.Millisecond // at most; so much later asks a process outside of the list that found none
 )
 
 // words are the outcomes as the script takes them.

@@ -61,9 +61,9 @@ read_part('text', bounded_ids, 1, #bounded_ids)
 -- A task that waits after the loss of its lease is pending for whoever edits it.
 for _, id in ipairs(ids) do
   local task = tasks[id]
-  local _, _, token, _, lost = attempt_of(task.attempt)
+  local failures, losses, token, _, lost = attempt_of(task.attempt)
   if task.ends and lost then
-    task.due, task.ends = math.floor(task.ends), false
+    task.due, task.ends, task.attempt = math.floor(task.ends), false, failures .. ':' .. losses .. ':' .. token .. ':'
     if task.later then -- from a version to which it is claimed
       local due, text = string.match(task.later, '^(%d+):(.*)$')
       task.due, task.text, task.attempt, task.later = tonumber(due), text, '0:0:' .. token, false

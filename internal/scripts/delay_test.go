@@ -29,6 +29,7 @@ func delayScenarios(now int64) []scenario {
 		return strings.Replace(claimed(id, ends+".5"), "1:0:9", "1:2:9", 1)
 	}
 	lost := func(commands string) string { return strings.Replace(commands, ":9@"+past, ":9@"+past+":", 1) }
+	earlier := func(commands string) string { return strings.Replace(commands, "@"+past, "", 1) } // version
 	full := tried(later) + claimed("c", soon) + next("c") + failed("f", us(-1000))
 	withEdit := func(commands string) [][]any {
 		return append(words(commands), []any{"SET", "record", "4 1", "PX", 60_000})
@@ -101,6 +102,8 @@ func delayScenarios(now int64) []scenario {
 		{w, "a lease has ended too often", withWork(tried(later) + strings.Replace(claimed("c", past), "1:0:9", "1:2:9", 1)), working, work(0), nil},
 		{w, "begun", withWork(tried(later) + ahead("c", soon)), working, work(0, "begun", "c", 9, ""), nil},
 		{w, "handed back to its time", withWork(tried(later) + ahead("c", soon) + next("d")), working, work(0, "back", "c", 9, ""), nil},
+		{w, "handed back, of an earlier version", withWork(tried(later) + earlier(claimed("c", soon)) + next("d")), working, work(0, "back", "c", 9, ""), nil},
+		{w, "a lease of an earlier version has ended", withWork(tried(later) + earlier(claimed("c", past))), working, work(0), nil},
 		{w, "done while it waits after a loss", withWork(tried(later) + lost(ahead("c", soon))), working, work(0, "done", "c", 9, ""), nil},
 		{w, "done when it is pending again", withWork(claimed("d", soon) + pending("c", past) + "\n HSET attempts c 1:1:9:"), working, work(5, "done", "c", 9, ""), nil},
 		{w, "done when it has failed", withWork(full + strings.Replace(failed("g", us(-500)), "5:0:3", "5:3:3:", 1)), working, work(0, "done", "g", 3, ""), nil},

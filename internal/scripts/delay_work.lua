@@ -36,7 +36,8 @@ Returns  {us until the next task is due or a lease ends, or -1; number of ends t
           in the list, -1 if it cannot be;
           the server's time, us, to which the times above refer;
           number of claimed tasks that count as begun, from the first one;
-          and for each claimed task: id, task, "failures:losses:token@due", where due is an instant, us; one that runs alone comes last}
+          and for each claimed task: id, task, "failures:losses:token@due", where due is an instant, us; one that runs alone comes last,
+          but in a copy}
 Errors   WRONGKIND the token key holds no number
 ]]
 local due_key, tasks_key, attempts_key, running_key, later_key, failed_key, record_key, token_key, waiting_key = unpack(KEYS)
@@ -104,7 +105,7 @@ if last and tonumber(last) >= number then
       local task = tasks[id]
       local failures, losses, token, _, _, _, due = attempt_of(task.attempt)
       if task.text and tonumber(token) > tonumber(base) and tonumber(token) <= base + claimed then
-        due = due or ends - lease_us + ahead -- none of them was due later
+        due = due or ends - lease_us + ahead -- none was due later; an earlier version has cancelled this one
         add_claimed(id, task.text, failures .. ':' .. losses .. ':' .. token .. '@' .. instant(due), task.ends == ends)
       end
     end
@@ -202,7 +203,8 @@ local function leave(id, attempt, at, has_failed)
   end
 end
 
--- leave_due makes a claimed task pending again under the instant at which it was due. That is now if the clock was set back meanwhile.
+-- leave_due makes a claimed task pending again under the instant at which it was due. That is now if the clock was set back meanwhile, or
+-- if the attempt has no such instant, as an earlier version has written it.
 local function leave_due(id, attempt, due)
   leave(id, attempt, due and due <= now + ahead and due or now)
 end
@@ -280,7 +282,7 @@ for i = ended_count + 1, read_count do
   elseif task.later then
     leave(id)
   else
-    task.attempt = failures .. ':' .. losses + 1 .. ':' .. token .. (due and '@' .. instant(due) or '') .. ':'
+    task.attempt = failures .. ':' .. losses + 1 .. ':' .. token .. '@' .. instant(due or now) .. ':'
     task.ends = now + pause_of(losses + 1, tonumber(token)) + 0.5
   end
 end

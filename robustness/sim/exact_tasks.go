@@ -128,6 +128,7 @@ type taskClaim struct {
 	failures   int // before it, as are losses
 	losses     int
 	token      int64
+	begins     bool  // as far as the server knows, at first
 	ends       int64 // of the lease, at first
 	available  int64 // when the task had become pending and due
 	run        *taskRun
@@ -390,7 +391,8 @@ func (j *taskJudge) claim(e *execution) (claims []*taskClaim) {
 		case t.losses > 0 && !j.leasesEnd():
 			j.faultf(e.at, "a second attempt has a cause", "%s: after %d losses", text, t.losses)
 		}
-		c.taskPlan, c.ends, c.available = t.taskPlan, now+s.arg(2), max(t.available, e.at-1000*(now-t.due))
+		c.taskPlan, c.begins, c.ends = t.taskPlan, begins, now+s.arg(2)
+		c.available = max(t.available, e.at-1000*(now-t.due))
 		t.link, t.available = e.link, 0
 		t.phase, t.at, t.token, t.ends = delay.PhaseClaimed, c.at, c.token, c.ends
 		t.begun, t.waits, t.lost = begins, false, false
@@ -406,7 +408,8 @@ func claimOf(e *execution, fields []string) *taskClaim {
 	c := &taskClaim{
 		taskPlan: taskPlan{payload: parts[len(parts)-1]}, at: e.at, link: e.link, id: fields[0], superseded: forever,
 	}
-	if _, err := fmt.Sscanf(fields[2], "%d:%d:%d@%d", &c.failures, &c.losses, &c.token, &c.due); err != nil {
+	_, err := fmt.Sscanf(fields[2], "%d:%d:%d@%d", &c.failures, &c.losses, &c.token, &c.due)
+	if text := fmt.Sprintf("%d:%d:%d@%d", c.failures, c.losses, c.token, c.due); text != fields[2] {
 		panic(fmt.Sprintf("the attempt %q: %v", fields[2], err))
 	}
 	return c
@@ -419,7 +422,7 @@ func (j *taskJudge) workAgain(e *execution, last *taskRecord) {
 		t := j.task(c.id)
 		held := t.phase == delay.PhaseClaimed && !t.waits && t.token == c.token && t.ends == c.ends && t.ends > e.clock
 		if held && last.number == e.task.arg(0) {
-			want = append(want, fmt.Sprint(c.id, " ", c.token))
+			want = append(want, fmt.Sprint(c.id, " ", c.token, " ", t.failures, " ", t.losses, " ", c.begins))
 		}
 	}
 	for r := e.task.reply[9:]; len(r) > 0; r = r[3:] {
@@ -428,7 +431,8 @@ func (j *taskJudge) workAgain(e *execution, last *taskRecord) {
 			j.faultf(e.at, neverEarly, "a copy was told that %s is due in %d us: %d",
 				c.id, t.due-e.clock, c.due-e.clock)
 		}
-		got = append(got, fmt.Sprint(c.id, " ", c.token))
+		begins := len(got) < int(number(e.task.reply[8]))
+		got = append(got, fmt.Sprint(c.id, " ", c.token, " ", c.failures, " ", c.losses, " ", begins))
 	}
 	slices.Sort(want)
 	slices.Sort(got)
