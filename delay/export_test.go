@@ -128,8 +128,8 @@ func (q *Queue) OverdueBehind(ctx context.Context) (time.Duration, error) {
 	return s.overdueLocked(q.client.wheel.Now().Add(time.Second)), err
 }
 
-// AsksIn returns how long after a call that has found no task a process calls again, which has the place in the list.
-// The next task is due a second after that call.
+// AsksIn returns the time between two calls of a process with a place in the list. The first call finds no task, and
+// the next task is due a second later.
 func (q *Queue) AsksIn(ctx context.Context, place int) (time.Duration, error) {
 	s := q.server(nil)
 	defer s.tune() // ends its subscriptions

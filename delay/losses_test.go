@@ -147,6 +147,7 @@ func TestLosses_ATaskThatWaitsIsPending(t *testing.T) {
 			require.Empty(t, p.tasks(), what)
 			continue
 		}
+		require.NotContains(t, p.rdb.HGet(t.Context(), p.key("attempts"), "a").Val(), "@", what) // the due time is in due again
 		recorded, _ := p.work(3, 0, "done", "a", a.token, "")
 		require.Equal(t, what == "absent", recorded == 1, what)
 		if what != "absent" { // a call changed the task, so the attempt before cannot end it
