@@ -15,11 +15,16 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
+// mostPipelines is the most that are under way to one server, those that are slow included.
+const mostPipelines = 2 + 16
+
 // delayed returns a limiter client whose replies are slow, so that others arrive meanwhile.
 func delayed(t *testing.T) (*ratelimit.Client, *redis.Client, *redistest.FaultDialer, *counter) {
 	t.Helper()
 	d, n := &redistest.FaultDialer{}, &counter{}
-	rdb := redistest.Shared(t).Client(t, func(o *redis.Options) { o.Dialer, o.DialerRetries = d.Dial, 1 })
+	rdb := redistest.Shared(t).Client(t, func(o *redis.Options) {
+		o.Dialer, o.DialerRetries, o.PoolSize = d.Dial, 1, mostPipelines
+	})
 	rdb.AddHook(n)
 	c := newClient(t, rdb)
 	_, err := c.Limiter("warm", ratelimit.PerHour(1)).Allow(t.Context(), redistest.Name(t))
@@ -131,7 +136,8 @@ func TestSender_ALostPipelineIsOneFailureAndChargesOnce(t *testing.T) {
 	c, rdb, d, _ := delayed(t)
 	k, name := c.Limiter("k", ratelimit.PerHour(3)), redistest.Name(t)
 	lost := d.LoseReply(fmt.Sprintf("{%s%d}", name, keys/2), 1, redistest.Cut) // of the pipeline with that key
-	each(4, func(int) { rdb.BLPop(t.Context(), time.Second, name) })           // makes connections
+	// Callers that come one after another need more pipelines, because those under way are slow.
+	each(mostPipelines, func(int) { rdb.BLPop(t.Context(), time.Second, name) }) // makes connections
 	d.Set(redistest.Refuse)
 	var failed atomic.Int64
 	each(keys, func(i int) {
