@@ -15,7 +15,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// mostPipelines is the most that are under way to one server, those that are slow included.
+// mostPipelines is the largest number of pipelines to one server at a time: package calls sends two, and more while up to
+// sixteen are slow.
 const mostPipelines = 2 + 16
 
 // delayed returns a limiter client whose replies are slow, so that others arrive meanwhile.
@@ -136,8 +137,8 @@ func TestSender_ALostPipelineIsOneFailureAndChargesOnce(t *testing.T) {
 	c, rdb, d, _ := delayed(t)
 	k, name := c.Limiter("k", ratelimit.PerHour(3)), redistest.Name(t)
 	lost := d.LoseReply(fmt.Sprintf("{%s%d}", name, keys/2), 1, redistest.Cut) // of the pipeline with that key
-	// Callers that come one after another need more pipelines, because those under way are slow.
-	each(mostPipelines, func(int) { rdb.BLPop(t.Context(), time.Second, name) }) // makes connections
+	// These calls make the connections. No later pipeline needs a new one, however slowly its callers come.
+	each(mostPipelines, func(int) { rdb.BLPop(t.Context(), time.Second, name) })
 	d.Set(redistest.Refuse)
 	var failed atomic.Int64
 	each(keys, func(i int) {
