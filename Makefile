@@ -150,7 +150,7 @@ bench-smoke: redis
 	cd benchmarks && go run ./cmd/report run -size smoke -rounds 1 -netty "$$(../.ci/install-netty --find)" -data results/smoke.txt
 	cd benchmarks && go run ./cmd/report write -data results/smoke.txt -to results/smoke
 
-## bench-report: measures cogwheel beside its peers, about 39 minutes, and writes docs/benchmarks.md, benchmarks/results/report.md, plots and the
+## bench-report: measures cogwheel beside its peers, about 38 minutes, and writes docs/benchmarks.md, benchmarks/results/report.md, plots and the
 ## figures of README.md; the machine must be otherwise idle. ONLY=fleets measures that package, about 12 minutes, and keeps the other results.
 .PHONY: bench-report bench-page
 bench-report: redis

@@ -3,7 +3,7 @@
 // Command report measures cogwheel beside its peers and writes docs/benchmarks.md, its plots, results/report.md
 // with all rows, and the figures in README.md from what was measured. It runs in the folder benchmarks.
 //
-//	go run ./cmd/report run               # measures, about 39 minutes on 2 cores: results/report.txt
+//	go run ./cmd/report run               # measures, about 38 minutes on 2 cores: results/report.txt
 //	go run ./cmd/report run -only fleets  # measures one package, and replaces its results in that file
 //	go run ./cmd/report write             # writes the documents from results/report.txt
 //

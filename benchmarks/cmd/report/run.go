@@ -31,7 +31,7 @@ type step struct {
 const nettyFolder = "netty"
 
 // steps are in the order of a round. On two idle cores, a round takes about six minutes, the last one, which has all of
-// them, about 18, and the five rounds 39.
+// them, about 18, and the five rounds 38.
 func (m *measurement) steps() []step {
 	million := strconv.Itoa(size(m.full, 1_000_000))
 	impls := `impl=(wheel|AfterFunc|netty|timingwheel|gozero|floor)$` // gost takes a minute
